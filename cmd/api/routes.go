@@ -1,0 +1,81 @@
+package main
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/httprate"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"example.com/oncepay/docs"
+	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/inventory"
+	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/web"
+)
+
+// routes is every URL of the service on one screen.
+func (s *service) routes() (http.Handler, error) {
+	documentation, err := docs.Handler()
+	if err != nil {
+		return nil, err
+	}
+	orders := &order.HTTP{Service: s.orders}
+	stock := &inventory.HTTP{Service: s.stock, Keys: s.keys}
+
+	r := chi.NewRouter()
+	r.Use(web.Observe(s.log, s.metrics, s.now), web.SecurityHeaders, web.Deadline(s.cfg.RequestTimeout))
+	r.NotFound(web.Handle(web.NoRoute))
+	r.MethodNotAllowed(web.Handle(web.NoMethod))
+
+	r.Get("/healthz", web.Handle(s.healthz))
+	r.Get("/readyz", web.Handle(s.readyz))
+	r.Method(http.MethodGet, "/metrics", promhttp.HandlerFor(s.metrics.Registry, promhttp.HandlerOpts{}))
+	r.Method(http.MethodGet, "/openapi.yaml", documentation)
+	r.Method(http.MethodGet, "/docs", documentation)
+	r.Method(http.MethodGet, "/docs/*", documentation)
+
+	r.Group(func(r chi.Router) {
+		r.Use(auth.Require(s.cfg.JWTSecret, s.now), s.limitRate)
+
+		r.Post("/v1/tokens", web.Handle(s.tokens.IssueHTTP))
+		r.Get("/v1/idempotency-keys/{key}", web.Handle(s.keys.LookupHTTP))
+
+		r.Post("/v1/orders", web.Handle(orders.Create))
+		r.Get("/v1/orders", web.Handle(orders.List))
+		r.Get("/v1/orders/{order_no}", web.Handle(orders.Get))
+		r.Post("/v1/orders/{order_no}/cancel", web.Handle(orders.Cancel))
+		r.Post("/v1/orders/{order_no}/finish", web.Handle(orders.Finish))
+
+		r.Group(func(r chi.Router) {
+			r.Use(auth.RequireOps)
+
+			r.Post("/v1/orders/{order_no}/ship", web.Handle(orders.Ship))
+			r.Get("/v1/ops/invariants", web.Handle(s.recon.HTTP))
+			r.Put("/v1/ops/skus/{sku_id}", web.Handle(stock.PutSKU))
+			r.Get("/v1/ops/skus/{sku_id}", web.Handle(stock.GetSKU))
+			r.Post("/v1/ops/skus/{sku_id}/stock-movements", web.Handle(stock.MoveStock))
+			r.Put("/v1/ops/activities/{activity_id}", web.Handle(s.activity.PutHTTP))
+		})
+	})
+	return r, nil
+}
+
+// limitRate answers 429 to a caller who sends more than RATE_LIMIT requests a second.
+func (s *service) limitRate(next http.Handler) http.Handler {
+	if s.cfg.RateLimit == 0 {
+		return next
+	}
+	return httprate.Limit(s.cfg.RateLimit, time.Second,
+		httprate.WithKeyFuncs(func(r *http.Request) (string, error) {
+			return strconv.FormatInt(auth.From(r.Context()).UserID, 10), nil
+		}),
+		httprate.WithLimitHandler(web.Handle(func(*http.Request) (web.Answer, error) {
+			return web.Answer{}, apperr.New(apperr.RateLimited, "rate_limited", "More than %d requests in one second.", s.cfg.RateLimit).
+				After(time.Second)
+		})),
+	)(next)
+}

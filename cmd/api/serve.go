@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"example.com/oncepay/internal/activity"
+	"example.com/oncepay/internal/config"
+	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/inventory"
+	"example.com/oncepay/internal/lock"
+	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/recon"
+	"example.com/oncepay/internal/token"
+)
+
+const (
+	// drainTimeout is how long requests in flight may go on after a stop signal: longer than any request's own deadline,
+	// shorter than the 30 s after which orchestrators kill.
+	drainTimeout = 20 * time.Second
+	// readHeaderTimeout and idleTimeout keep slow or silent clients from holding connections.
+	readHeaderTimeout = 5 * time.Second
+	idleTimeout       = time.Minute
+	// writeSlack on top of the request's deadline leaves time for a COMMIT that no context can interrupt.
+	writeSlack = 10 * time.Second
+	// maxHeaderBytes: our headers are a token, a key and an id.
+	maxHeaderBytes = 32 << 10
+)
+
+// service is everything that answers requests, wired once.
+type service struct {
+	cfg      *config.Config
+	stores   *stores
+	metrics  *metrics.Metrics
+	log      *slog.Logger
+	now      func() time.Time
+	keys     *idemkey.Store
+	tokens   *token.Store
+	orders   *order.Service
+	stock    *inventory.Service
+	activity *activity.Store
+	recon    *recon.Checker
+	draining atomic.Bool
+}
+
+// newService connects the parts. Nothing is set anywhere else.
+func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log *slog.Logger) *service {
+	keys := &idemkey.Store{
+		DB: s.db, Now: w.now, Lease: cfg.KeyLease, Retention: cfg.KeyRetention, Metrics: m,
+		Disabled: cfg.Disabled(config.GuardIdempotencyKey),
+	}
+	tokens := &token.Store{
+		Client: s.redis, TTL: cfg.TokenTTL, ClaimLease: claimLease(cfg), Wait: cfg.LockWait, Metrics: m, Log: log, Now: w.now,
+		Disabled: cfg.Disabled(config.GuardToken),
+	}
+	var locks order.Locker = &lock.Redis{Client: s.redis, TTL: cfg.LockTTL, Wait: cfg.LockWait, Metrics: m, Log: log}
+	if cfg.Disabled(config.GuardLock) {
+		locks = lock.None{}
+	}
+	return &service{
+		cfg: cfg, stores: s, metrics: m, log: log, now: w.now, keys: keys, tokens: tokens,
+		orders: &order.Service{
+			DB: s.db, Keys: keys, Tokens: tokens, Locks: locks, Metrics: m, Now: w.now, NewOrderNo: w.newOrderNo,
+			PayTimeout: cfg.OrderPayTimeout, TokenRequired: cfg.TokenRequired,
+		},
+		stock:    &inventory.Service{DB: s.db, Now: w.now},
+		activity: &activity.Store{DB: s.db, Now: w.now},
+		recon:    &recon.Checker{DB: s.db, Redis: s.redis, Now: w.now},
+	}
+}
+
+// claimLease outlives the request that holds a token's claim, COMMIT included, so that no living request loses it.
+func claimLease(cfg *config.Config) time.Duration { return cfg.RequestTimeout + writeSlack }
+
+// serve runs the service until ctx ends, then lets requests in flight finish.
+func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, stdout io.Writer) (err error) {
+	m := metrics.New()
+	s, err := openStores(ctx, cfg, m, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	svc := newService(cfg, s, m, w, log)
+	for _, guard := range cfg.DisableGuards {
+		log.Warn("GUARD DISABLED for training; only the layers below it are left", "guard", guard)
+	}
+	if cfg.EmbeddedMySQL() {
+		if err := svc.seed(ctx); err != nil {
+			return err
+		}
+	}
+	handler, err := svc.routes()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", cfg.HTTPAddr)
+	if err != nil {
+		return fmt.Errorf("listen on HTTP_ADDR: %w", err)
+	}
+	if err := svc.welcome(stdout, listener.Addr().String()); err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	return svc.listen(ctx, listener, handler)
+}
+
+func (s *service) listen(ctx context.Context, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: s.cfg.RequestTimeout,
+		WriteTimeout: s.cfg.RequestTimeout + writeSlack, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	s.log.Info("stopping: no new requests; those in flight may finish", "within", drainTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		return errors.Join(fmt.Errorf("drain: %w", err), server.Close())
+	}
+	return nil
+}

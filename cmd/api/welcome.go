@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/template"
+	"time"
+
+	"example.com/oncepay/internal/activity"
+	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/inventory"
+)
+
+// The small catalogue of the embedded default, which README.md's lines use.
+const (
+	demoUser = 1001
+	demoSKU  = 1
+)
+
+// seed puts the demo catalogue into an embedded database. What is there already keeps its stock.
+func (s *service) seed(ctx context.Context) error {
+	for id, d := range map[int64]inventory.Definition{
+		demoSKU: {Title: "Tea, 100 g", Price: 1999, Currency: "CNY", Stock: 1000},
+		2:       {Title: "Teapot", Price: 12900, Currency: "CNY", Stock: 10},
+		3:       {Title: "Last cup of its kind", Price: 4900, Currency: "CNY", Stock: 1},
+		4:       {Title: "Sample, free of charge", Price: 0, Currency: "CNY", Stock: 1000},
+	} {
+		if _, _, err := s.stock.Put(ctx, id, d); err != nil {
+			return fmt.Errorf("seed: %w", err)
+		}
+	}
+	now := s.now()
+	_, err := s.activity.Put(ctx, activity.Activity{
+		ID: "spring-sale", Title: "Spring sale", StartsAt: now.Truncate(24 * time.Hour), EndsAt: now.Truncate(24 * time.Hour).AddDate(1, 0, 0),
+		Coupon: &activity.Coupon{Template: "spring-5", Discount: 500, Limit: 100},
+	})
+	if err != nil {
+		return fmt.Errorf("seed: %w", err)
+	}
+	return nil
+}
+
+const welcomeText = `
+oncepay is ready on {{.URL}}
+
+  documentation  {{.URL}}/docs
+  MySQL          {{.MySQL}}
+  Redis          {{.Redis}}
+{{- range .Disabled}}
+  WARNING        guard {{.}} is disabled
+{{- end}}
+{{- if .Token}}
+
+Paste this into another terminal (the token is user {{.User}}'s, good for 24 hours):
+
+  export API={{.URL}}
+  export AUTH='Authorization: Bearer {{.Token}}'
+
+  # a submit token, as a page fetches it when it opens
+  TOKEN=$(curl -sS $API/v1/tokens -H "$AUTH" -d '{"scene":"order.create"}' -H 'Content-Type: application/json' | sed 's/.*"token":"\([^"]*\)".*/\1/')
+
+  # an order; send this line twice, or as often as you like: it stays one order
+  curl -sSi $API/v1/orders -H "$AUTH" -H "X-Submit-Token: $TOKEN" -H 'Idempotency-Key: my-first-order-00001' -H 'Content-Type: application/json' -d '{"sku_id":{{.SKU}},"quantity":1}'
+
+  # your orders
+  curl -sS $API/v1/orders -H "$AUTH"
+{{- end}}
+
+Ctrl-C ends everything this process started.
+`
+
+// welcome tells the person who started the service how to go on. In production it says where it listens and no more.
+func (s *service) welcome(w io.Writer, addr string) error {
+	data := map[string]any{
+		"URL": "http://" + addr, "MySQL": s.stores.mysqlAt, "Redis": s.stores.redisAt, "Disabled": s.cfg.DisableGuards,
+		"User": demoUser, "SKU": demoSKU, "Token": "",
+	}
+	if !s.cfg.Production() {
+		signed, err := auth.Sign(s.cfg.JWTSecret, auth.Caller{UserID: demoUser}, s.now().Add(devTokenLife))
+		if err != nil {
+			return err
+		}
+		data["Token"] = signed
+	}
+	if err := template.Must(template.New("welcome").Parse(welcomeText)).Execute(w, data); err != nil {
+		return fmt.Errorf("write welcome: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+// Package config turns the environment into one validated struct. Every fault is reported at once, before anything
+// starts, and secrets never appear in what it prints.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/redis/go-redis/v9"
+)
+
+// The guards that training may switch off (DISABLE_GUARDS). The data layer is not among them.
+const (
+	GuardToken          = "token"
+	GuardLock           = "lock"
+	GuardIdempotencyKey = "idempotency_key"
+)
+
+// DevJWTSecret signs bearer tokens in dev, where anybody may make one. Production refuses it.
+const DevJWTSecret = "oncepay-dev-secret-not-for-production"
+
+// MinSecretBytes is the least length of a secret in production: HS256 wants a key as long as its hash (RFC 7518 §3.2).
+const MinSecretBytes = 32
+
+// Config is the whole configuration. Durations are positive, addresses well formed.
+type Config struct {
+	HTTPAddr  string
+	PublicURL string
+	AppEnv    string // "dev" or "production"
+
+	MySQLDSN       string // empty: the embedded default
+	MigrateOnStart bool
+	RedisAddr      string
+	RedisURL       string
+	DataDir        string
+
+	JWTSecret     string
+	RateLimit     int // requests per second and caller; 0: off
+	TokenRequired bool
+	DisableGuards []string
+
+	RequestTimeout  time.Duration
+	OrderPayTimeout time.Duration
+	TokenTTL        time.Duration
+	LockTTL         time.Duration
+	LockWait        time.Duration
+	KeyLease        time.Duration
+	KeyRetention    time.Duration
+}
+
+// Variable describes one environment variable; docs/configuration.md is tested against this list.
+type Variable struct {
+	Name, Default, Meaning string
+	set                    func(*Config, string) error
+}
+
+// Variables lists every variable the service reads, in the order of the documentation.
+func Variables() []Variable {
+	return []Variable{
+		{"HTTP_ADDR", "127.0.0.1:8080", "where the API listens", func(c *Config, s string) error {
+			c.HTTPAddr = s
+			_, _, err := net.SplitHostPort(s)
+			return err
+		}},
+		{"PUBLIC_URL", "", "what channels call back; empty: `http://` + `HTTP_ADDR`", func(c *Config, s string) error {
+			c.PublicURL = s
+			return absoluteURL(s)
+		}},
+		{"APP_ENV", "dev", "`dev` or `production`; production refuses unsafe settings and says which", func(c *Config, s string) error {
+			c.AppEnv = s
+			return oneOf(s, "dev", "production")
+		}},
+		{"MYSQL_DSN", "", "go-sql-driver form, e.g. `root@tcp(127.0.0.1:3306)/oncepay`; the database is created. Empty: the embedded default", func(c *Config, s string) error {
+			c.MySQLDSN = s
+			return mysqlDSN(s)
+		}},
+		{"MIGRATE_ON_START", "true", "`false`: refuse to start on a schema that is not current instead of migrating it", func(c *Config, s string) (err error) {
+			c.MigrateOnStart, err = strconv.ParseBool(s)
+			return err
+		}},
+		{"REDIS_ADDR", "", "`host:port`, or a comma list for a cluster. Empty, and no `REDIS_URL`: the embedded default", func(c *Config, s string) error {
+			c.RedisAddr = s
+			return hostPorts(s)
+		}},
+		{"REDIS_URL", "", "for passwords, TLS, a database number; wins over `REDIS_ADDR`. `redis+sentinel://host:port/master` for Sentinel", func(c *Config, s string) error {
+			c.RedisURL = s
+			return redisURL(s)
+		}},
+		{"DATA_DIR", ".oncepay", "where the embedded default keeps its data", func(c *Config, s string) error { c.DataDir = s; return nil }},
+		{"AUTH_JWT_SECRET", DevJWTSecret, "HS256 key for the bearer tokens; the default is for dev only", func(c *Config, s string) error { c.JWTSecret = s; return nil }},
+		{"RATE_LIMIT", "off", "requests per second and caller; production needs a number", func(c *Config, s string) (err error) {
+			if s != "off" {
+				c.RateLimit, err = positive(s)
+			}
+			return err
+		}},
+		{"TOKEN_REQUIRED", "false", "`true`: an order without a submit token is refused", func(c *Config, s string) (err error) {
+			c.TokenRequired, err = strconv.ParseBool(s)
+			return err
+		}},
+		{"DISABLE_GUARDS", "", "for training: comma list of `token`, `lock`, `idempotency_key`; the data layer cannot be disabled", func(c *Config, s string) error {
+			return guards(c, s)
+		}},
+		{"REQUEST_TIMEOUT", "10s", "a request's own deadline. Ten times the slowest honest request, and under the 15 s at which browsers' users and gateways give up", duration(func(c *Config) *time.Duration { return &c.RequestTimeout })},
+		{"ORDER_PAY_TIMEOUT", "15m", "unpaid orders are closed after this. The usual time a shop holds stock for a buyer", duration(func(c *Config) *time.Duration { return &c.OrderPayTimeout })},
+		{"TOKEN_TTL", "15m", "life of a submit token, renewed by submitting. Long enough to fill in a form, which 5 minutes were not (article S0 §5.2)", duration(func(c *Config) *time.Duration { return &c.TokenTTL })},
+		{"LOCK_TTL", "10s", "life of a lock between renewals, which come every third of it. Bounds the wait after a crash (S0 §7.1)", duration(func(c *Config) *time.Duration { return &c.LockTTL })},
+		{"LOCK_WAIT", "2s", "how long a request queues for a lock or a twin's result. A person waits this long without clicking again", duration(func(c *Config) *time.Duration { return &c.LockWait })},
+		{"IDEMPOTENCY_LEASE", "90s", "how long a run that crossed a channel call may hold its key before another takes over. Beyond any request's deadline", duration(func(c *Config) *time.Duration { return &c.KeyLease })},
+		{"IDEMPOTENCY_RETENTION", "72h", "how long an answer can be replayed (`720h` for payments and refunds). Outlives a weekend of retries", duration(func(c *Config) *time.Duration { return &c.KeyRetention })},
+	}
+}
+
+// Load reads the environment through getenv. The error names every faulty variable.
+func Load(getenv func(string) string) (*Config, error) {
+	c := &Config{}
+	var faults []error
+	for _, v := range Variables() {
+		value := strings.TrimSpace(getenv(v.Name))
+		if value == "" {
+			value = v.Default
+		}
+		if value == "" {
+			continue
+		}
+		if err := v.set(c, value); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", v.Name, redact(err, value)))
+		}
+	}
+	if c.PublicURL == "" {
+		c.PublicURL = "http://" + c.HTTPAddr
+	}
+	if c.LockWait >= c.RequestTimeout {
+		faults = append(faults, fmt.Errorf("LOCK_WAIT (%v) must be shorter than REQUEST_TIMEOUT (%v), or waiting ends in a timeout", c.LockWait, c.RequestTimeout))
+	}
+	if c.KeyLease > c.KeyRetention {
+		faults = append(faults, fmt.Errorf("IDEMPOTENCY_LEASE (%v) must not exceed IDEMPOTENCY_RETENTION (%v)", c.KeyLease, c.KeyRetention))
+	}
+	if c.Production() {
+		faults = append(faults, c.unsafe()...)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("configuration:\n%w", errors.Join(faults...))
+	}
+	return c, nil
+}
+
+// unsafe lists what may be convenient in dev and must not reach production.
+func (c *Config) unsafe() []error {
+	var faults []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Errorf("APP_ENV=production: "+format, args...))
+		}
+	}
+	refuse(c.MySQLDSN == "", "MYSQL_DSN is needed; the embedded default is for dev")
+	refuse(c.RedisAddr == "" && c.RedisURL == "", "REDIS_ADDR or REDIS_URL is needed; the embedded default is for dev")
+	refuse(c.JWTSecret == DevJWTSecret, "AUTH_JWT_SECRET is the public dev secret")
+	refuse(len(c.JWTSecret) < MinSecretBytes, "AUTH_JWT_SECRET has %d bytes; at least %d are needed", len(c.JWTSecret), MinSecretBytes)
+	refuse(len(c.DisableGuards) > 0, "DISABLE_GUARDS is for training only")
+	refuse(c.RateLimit == 0, "RATE_LIMIT must be a number")
+	return faults
+}
+
+// Production reports whether unsafe settings are refused.
+func (c *Config) Production() bool { return c.AppEnv == "production" }
+
+// Disabled reports whether training switched a guard off.
+func (c *Config) Disabled(guard string) bool { return slices.Contains(c.DisableGuards, guard) }
+
+// EmbeddedMySQL reports whether a private MySQL-compatible server is wanted.
+func (c *Config) EmbeddedMySQL() bool { return c.MySQLDSN == "" }
+
+// EmbeddedRedis reports whether a private Redis is wanted.
+func (c *Config) EmbeddedRedis() bool { return c.RedisAddr == "" && c.RedisURL == "" }
+
+// String shows the configuration without its secrets.
+func (c Config) String() string {
+	c.JWTSecret = "[redacted]"
+	if c.MySQLDSN != "" {
+		if dsn, err := mysql.ParseDSN(c.MySQLDSN); err == nil {
+			dsn.Passwd = ""
+			c.MySQLDSN = dsn.FormatDSN()
+		}
+	}
+	if u, err := url.Parse(c.RedisURL); err == nil {
+		c.RedisURL = u.Redacted()
+	}
+	type plain Config // without this method
+	return fmt.Sprintf("%+v", plain(c))
+}
+
+// GoString keeps %#v from showing what String hides.
+func (c Config) GoString() string { return c.String() }
+
+func duration(field func(*Config) *time.Duration) func(*Config, string) error {
+	return func(c *Config, s string) error {
+		d, err := time.ParseDuration(s)
+		if err == nil && d < time.Millisecond {
+			err = fmt.Errorf("%v is not a positive duration", d)
+		}
+		*field(c) = d
+		return err
+	}
+}
+
+func positive(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err == nil && n < 1 {
+		err = fmt.Errorf("%d is not positive", n)
+	}
+	return n, err
+}
+
+func oneOf(s string, allowed ...string) error {
+	if !slices.Contains(allowed, s) {
+		return fmt.Errorf("%q is none of %s", s, strings.Join(allowed, ", "))
+	}
+	return nil
+}
+
+func guards(c *Config, s string) error {
+	for g := range strings.SplitSeq(s, ",") {
+		g = strings.TrimSpace(g)
+		if err := oneOf(g, GuardToken, GuardLock, GuardIdempotencyKey); err != nil {
+			return err
+		}
+		c.DisableGuards = append(c.DisableGuards, g)
+	}
+	return nil
+}
+
+func mysqlDSN(s string) error {
+	dsn, err := mysql.ParseDSN(s)
+	if err == nil && dsn.DBName == "" {
+		err = errors.New("names no database")
+	}
+	return err
+}
+
+func hostPorts(s string) error {
+	for addr := range strings.SplitSeq(s, ",") {
+		if _, _, err := net.SplitHostPort(strings.TrimSpace(addr)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func redisURL(s string) error {
+	if u, err := url.Parse(s); err == nil && u.Scheme == "redis+sentinel" {
+		if u.Host == "" || strings.Trim(u.Path, "/") == "" {
+			return errors.New("wants redis+sentinel://host:port/master-name")
+		}
+		return nil
+	}
+	_, err := redis.ParseURL(s)
+	return err
+}
+
+func absoluteURL(s string) error {
+	u, err := url.Parse(s)
+	if err == nil && (u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
+		err = errors.New("is not an absolute http(s) URL")
+	}
+	return err
+}
+
+// redact drops a parse error's text when it repeats the value, which may hold a password.
+func redact(err error, value string) error {
+	if strings.Contains(value, "@") && strings.Contains(err.Error(), value) {
+		return errors.New("is malformed (value not shown, it may hold a password)")
+	}
+	return err
+}

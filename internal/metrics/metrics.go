@@ -1,0 +1,84 @@
+// Package metrics holds every metric of the service by name, in one place. docs/metrics.md is tested against it.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// What a guard did with a request. Outcomes are the second half of every guard's story: how often it was asked, and how
+// often it stopped something.
+const (
+	Passed   = "passed"   // the guard let the request through
+	Blocked  = "blocked"  // the guard refused it
+	Replayed = "replayed" // the guard gave the first result again
+	Waited   = "waited"   // the guard made it wait for a twin, then let it go on
+	Degraded = "degraded" // the guard could not work (Redis down) and was skipped
+	Lost     = "lost"     // the guard's hold ended before the work did
+)
+
+// Metrics is the set of one process.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	guardHits   *prometheus.CounterVec
+	lockWait    prometheus.Histogram
+	txRetries   *prometheus.CounterVec
+	httpLatency *prometheus.HistogramVec
+	transitions *prometheus.CounterVec
+}
+
+// New registers everything once.
+func New() *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		guardHits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "guard_hits_total",
+			Help: "What each guard against repeats did, by guard, operation and outcome.",
+		}, []string{"guard", "operation", "outcome"}),
+		lockWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "lock_wait_seconds",
+			Help: "How long requests queued for a business key's lock, whether they got it or not.",
+			// From one Redis round trip on loopback to past LOCK_WAIT's default.
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 4},
+		}),
+		txRetries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tx_retries_total",
+			Help: "Transactions run again from their start, by cause.",
+		}, []string{"cause"}),
+		httpLatency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "http_request_duration_seconds",
+			Help: "Duration of HTTP requests by method, route pattern and status.",
+			// From a replay's one round trip to the request deadline.
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"method", "route", "status"}),
+		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "order_transitions_total",
+			Help: "Moves of orders in the state table, by the status left and the status entered.",
+		}, []string{"from", "to"}),
+	}
+	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency, m.transitions,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// GuardHit counts one decision of one guard.
+func (m *Metrics) GuardHit(guard, operation, outcome string) {
+	m.guardHits.WithLabelValues(guard, operation, outcome).Inc()
+}
+
+// LockWaited records how long a request queued for a lock.
+func (m *Metrics) LockWaited(d time.Duration) { m.lockWait.Observe(d.Seconds()) }
+
+// TxRetried counts one more run of a transaction.
+func (m *Metrics) TxRetried(cause string) { m.txRetries.WithLabelValues(cause).Inc() }
+
+// HTTPServed records a finished request. route is the pattern, never the path, so that the label set stays small.
+func (m *Metrics) HTTPServed(method, route, status string, d time.Duration) {
+	m.httpLatency.WithLabelValues(method, route, status).Observe(d.Seconds())
+}
+
+// OrderMoved counts one move of an order.
+func (m *Metrics) OrderMoved(from, to string) { m.transitions.WithLabelValues(from, to).Inc() }

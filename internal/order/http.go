@@ -1,0 +1,154 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/go-chi/chi/v5"
+
+	"example.com/oncepay/internal/activity"
+	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/token"
+	"example.com/oncepay/internal/web"
+)
+
+// HTTP holds the handlers of orders.
+type HTTP struct{ Service *Service }
+
+// maxQuantity keeps stock sums far from int64's end.
+const maxQuantity = math.MaxInt32
+
+// Create answers POST /v1/orders.
+func (h *HTTP) Create(r *http.Request) (web.Answer, error) {
+	in, err := parseCreate(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	return h.Service.Create(r.Context(), in)
+}
+
+func parseCreate(r *http.Request) (CreateInput, error) {
+	var req struct {
+		SKUID      int64   `json:"sku_id"`
+		Quantity   int64   `json:"quantity"`
+		ActivityID *string `json:"activity_id"`
+		CouponNo   *string `json:"coupon_no"`
+	}
+	body, err := web.DecodeJSON(r, &req)
+	if err != nil {
+		return CreateInput{}, err
+	}
+	in := CreateInput{UserID: auth.From(r.Context()).UserID, SKUID: req.SKUID, Quantity: req.Quantity}
+	if in.Key, err = idemkey.Required(r, opCreate, body); err != nil {
+		return CreateInput{}, err
+	}
+	if in.Token, err = token.FromHeader(r); err != nil {
+		return CreateInput{}, err
+	}
+	if req.SKUID < 1 {
+		return CreateInput{}, apperr.New(apperr.Invalid, "field_invalid", "sku_id is a positive whole number.")
+	}
+	if req.Quantity < 1 || req.Quantity > maxQuantity {
+		return CreateInput{}, apperr.New(apperr.Invalid, "field_invalid", "quantity is a whole number from 1 to %d.", maxQuantity)
+	}
+	if req.ActivityID != nil {
+		in.ActivityID = *req.ActivityID
+		if err := activity.ParseID(in.ActivityID); err != nil {
+			return CreateInput{}, err
+		}
+	}
+	if req.CouponNo != nil {
+		in.CouponNo = *req.CouponNo
+		if activity.ParseID(in.CouponNo) != nil {
+			return CreateInput{}, apperr.New(apperr.Invalid, "coupon_no_invalid", "A coupon_no has 1 to 64 letters, digits, _ or -.")
+		}
+	}
+	return in, nil
+}
+
+// Get answers GET /v1/orders/{order_no}.
+func (h *HTTP) Get(r *http.Request) (web.Answer, error) {
+	o, err := h.Service.visible(r.Context(), h.Service.DB, chi.URLParam(r, "order_no"), auth.From(r.Context()))
+	if err != nil {
+		return web.Answer{}, err
+	}
+	return o.answer()
+}
+
+// List answers GET /v1/orders: a user's own orders; for an operator everybody's, or those of ?user_id=.
+func (h *HTTP) List(r *http.Request) (web.Answer, error) {
+	page, err := web.ParsePage(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	caller := auth.From(r.Context())
+	user := caller.UserID
+	if caller.Ops {
+		if user, err = userFilter(r); err != nil {
+			return web.Answer{}, err
+		}
+	}
+	orders, err := list(r.Context(), h.Service.DB, user, page)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	paged := web.Paged(page, orders, func(o Order) int64 { return o.ID })
+	views := web.List[view]{Data: make([]view, len(paged.Data)), NextCursor: paged.NextCursor}
+	for i, o := range paged.Data {
+		views.Data[i] = o.view()
+	}
+	return web.JSON(http.StatusOK, views)
+}
+
+func userFilter(r *http.Request) (int64, error) {
+	raw := r.URL.Query().Get("user_id")
+	if raw == "" {
+		return 0, nil
+	}
+	id, err := strconv.ParseInt(raw, 10, 64)
+	if err != nil || id < 1 {
+		return 0, apperr.New(apperr.Invalid, "user_id_invalid", "user_id is a positive whole number.")
+	}
+	return id, nil
+}
+
+// Cancel answers POST /v1/orders/{order_no}/cancel.
+func (h *HTTP) Cancel(r *http.Request) (web.Answer, error) {
+	return h.step(r, "order.cancel", h.Service.Cancel)
+}
+
+// Ship answers POST /v1/orders/{order_no}/ship.
+func (h *HTTP) Ship(r *http.Request) (web.Answer, error) {
+	return h.step(r, "order.ship", h.Service.Ship)
+}
+
+// Finish answers POST /v1/orders/{order_no}/finish.
+func (h *HTTP) Finish(r *http.Request) (web.Answer, error) {
+	return h.step(r, "order.finish", h.Service.Finish)
+}
+
+// step runs a move. No lock is taken: the update on status and version decides alone, and a second caller would only have
+// queued for the answer "already". A key is honoured if one is sent.
+func (h *HTTP) step(r *http.Request, operation string, move func(context.Context, *sql.Tx, string, auth.Caller) (Order, error)) (web.Answer, error) {
+	body, err := web.NoBody(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	key, err := idemkey.Optional(r, operation, body)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	ctx := r.Context()
+	return h.Service.Keys.Once(ctx, key, func(tx *sql.Tx) (web.Answer, error) {
+		o, err := move(ctx, tx, chi.URLParam(r, "order_no"), auth.From(ctx))
+		if err != nil {
+			return web.Answer{}, err
+		}
+		return o.answer()
+	})
+}

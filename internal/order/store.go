@@ -1,0 +1,135 @@
+package order
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"example.com/oncepay/internal/mysqldb"
+	"example.com/oncepay/internal/web"
+)
+
+const columns = `id, order_no, user_id, sku_id, activity_id, attempt, biz_token, status, version, quantity, amount, discount,
+	coupon_no, refunded_amount, currency, expires_at, paid_at, create_time`
+
+type scanner interface{ Scan(dest ...any) error }
+
+func scan(row scanner) (Order, error) {
+	var (
+		o    Order
+		paid sql.NullTime
+	)
+	err := row.Scan(&o.ID, &o.OrderNo, &o.UserID, &o.SKUID, &o.ActivityID, &o.Attempt, &o.BizToken, &o.Status, &o.Version,
+		&o.Quantity, &o.Amount, &o.Discount, &o.CouponNo, &o.RefundedAmount, &o.Currency, &o.ExpiresAt, &paid, &o.CreatedAt)
+	if paid.Valid {
+		o.PaidAt = &paid.Time
+	}
+	return o, err
+}
+
+// one returns the row, or nil when there is none.
+func one(row *sql.Row, what string) (*Order, error) {
+	o, err := scan(row)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read order by %s: %w", what, err)
+	}
+	return &o, nil
+}
+
+// Get returns an order by its number, or nil. Reads that decide something go to the primary like all others: there is no
+// other (S0 §9.3).
+func Get(ctx context.Context, q mysqldb.Querier, orderNo string) (*Order, error) {
+	return one(q.QueryRowContext(ctx, `SELECT `+columns+` FROM t_order WHERE order_no = ?`, orderNo), "order_no")
+}
+
+func byBizToken(ctx context.Context, q mysqldb.Querier, bizToken string) (*Order, error) {
+	return one(q.QueryRowContext(ctx, `SELECT `+columns+` FROM t_order WHERE biz_token = ?`, bizToken), "biz_token")
+}
+
+// lastInActivity returns the latest attempt of a person to buy a SKU in an activity, or nil.
+func lastInActivity(ctx context.Context, q mysqldb.Querier, in CreateInput) (*Order, error) {
+	return one(q.QueryRowContext(ctx, `
+		SELECT `+columns+` FROM t_order WHERE user_id = ? AND sku_id = ? AND activity_id = ? ORDER BY attempt DESC LIMIT 1`,
+		in.UserID, in.SKUID, in.ActivityID), "activity")
+}
+
+// list returns orders newest first; user 0 stands for everybody's.
+func list(ctx context.Context, q mysqldb.Querier, user int64, page web.Page) ([]Order, error) {
+	query, args := `SELECT `+columns+` FROM t_order WHERE 1 = 1`, []any{}
+	if user != 0 {
+		query, args = query+` AND user_id = ?`, append(args, user)
+	}
+	if page.Before != 0 {
+		query, args = query+` AND id < ?`, append(args, page.Before)
+	}
+	rows, err := q.QueryContext(ctx, query+` ORDER BY id DESC LIMIT ?`, append(args, page.Rows())...)
+	if err != nil {
+		return nil, fmt.Errorf("list orders: %w", err)
+	}
+	defer rows.Close()
+	var orders []Order
+	for rows.Next() {
+		o, err := scan(rows)
+		if err != nil {
+			return nil, fmt.Errorf("list orders: %w", err)
+		}
+		orders = append(orders, o)
+	}
+	return orders, rows.Err()
+}
+
+func insert(ctx context.Context, tx *sql.Tx, o Order) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO t_order (order_no, user_id, sku_id, activity_id, attempt, biz_token, status, version, quantity, amount, discount,
+			coupon_no, currency, expires_at, create_time, update_time)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		o.OrderNo, o.UserID, o.SKUID, o.ActivityID, o.Attempt, o.BizToken, o.Status, o.Version, o.Quantity, o.Amount, o.Discount,
+		o.CouponNo, o.Currency, o.ExpiresAt, o.CreatedAt, o.CreatedAt)
+	if mysqldb.IsDuplicate(err, "uk_order_no") {
+		// Two numbers clashed, which says nothing about the action: the whole transaction runs again with a new number.
+		return fmt.Errorf("order_no %s is taken: %w", o.OrderNo, mysqldb.ErrStale)
+	}
+	if err != nil {
+		return fmt.Errorf("insert order: %w", err)
+	}
+	return nil
+}
+
+// compareAndMove is the one update of a status: on the status and the version that were read. False: somebody was faster.
+func compareAndMove(ctx context.Context, tx *sql.Tx, o Order, to Status, paidAt *time.Time, now time.Time) (bool, error) {
+	res, err := tx.ExecContext(ctx, `
+		UPDATE t_order SET status = ?, version = version + 1, paid_at = COALESCE(?, paid_at), update_time = ?
+		WHERE order_no = ? AND status = ? AND version = ?`,
+		to, paidAt, now, o.OrderNo, o.Status, o.Version)
+	if err != nil {
+		return false, fmt.Errorf("move order %s to %s: %w", o.OrderNo, to, err)
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+func insertHistory(ctx context.Context, tx *sql.Tx, o Order, from *Status, cause, actor string, now time.Time) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO t_order_history (order_no, version, from_status, to_status, cause, actor, request_id, create_time)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		o.OrderNo, o.Version, from, o.Status, cause, actor, web.RequestID(ctx), now)
+	if err != nil {
+		return fmt.Errorf("write history of order %s: %w", o.OrderNo, err)
+	}
+	return nil
+}
+
+// tookEffect reports whether a cause has moved an order before, whatever the order has become since.
+func tookEffect(ctx context.Context, q mysqldb.Querier, orderNo, cause string) (bool, error) {
+	var n int
+	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM t_order_history WHERE order_no = ? AND cause = ?`, orderNo, cause).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("read history of order %s: %w", orderNo, err)
+	}
+	return n > 0, nil
+}

@@ -1,0 +1,212 @@
+// Package token holds one-time submit tokens in Redis. A token lets one submit of a form through at a time: it is
+// claimed by a request, used up by success, given back by a refusal, and freed by its lease after a crash, so it is
+// never stranded. Like every guard in Redis it decides nothing: when Redis does not work, the claim is granted and the
+// data layer's unique index stands alone.
+package token
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/metrics"
+)
+
+// ErrSpent means there is no such token: used up, expired or never issued, which nobody can tell apart. The caller first
+// looks whether its own result exists, and only then answers 409.
+var ErrSpent = errors.New("submit token is spent or unknown")
+
+const (
+	// retryAfter is the smallest Retry-After there is; most claims are done in milliseconds.
+	retryAfter = time.Second
+
+	// firstPause is about one order's transaction: by then the twin is likely to be done.
+	firstPause = 5 * time.Millisecond
+
+	// maxPause is a delay that nobody notices, and keeps the cost down: 200 waiting requests ask Redis 2 000 times a
+	// second, of the 100 000 it can answer.
+	maxPause = 100 * time.Millisecond
+)
+
+// Token is one permission to submit.
+type Token struct {
+	Value     string // 32 lower-case hexadecimal digits
+	Scene     string
+	ExpiresAt time.Time // UTC; submitting renews the token's life
+}
+
+// Store issues and claims tokens. All exported fields but Disabled are required; a Store must not be copied.
+type Store struct {
+	Client     redis.UniversalClient
+	TTL        time.Duration // life of a token, renewed by every claim and release
+	ClaimLease time.Duration // when a claim that was never settled or released ends; beyond any request's deadline
+	Wait       time.Duration // how long a request waits for a token that another one has claimed
+	Metrics    *metrics.Metrics
+	Log        *slog.Logger
+	Now        func() time.Time
+	Disabled   bool // DISABLE_GUARDS=token: every claim is granted; issuing still works
+
+	down atomic.Bool // Redis failed at the last attempt; so that an outage logs its two ends, not every request
+}
+
+// Issue makes a token for a user. It returns Invalid "scene_unknown", or Unavailable "token_store_unavailable" when
+// Redis does not work.
+func (s *Store) Issue(ctx context.Context, scene string, user int64) (Token, error) {
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return Token{}, fmt.Errorf("token: issue: %w", err)
+	}
+	t := Token{Value: hex.EncodeToString(id[:]), Scene: scene, ExpiresAt: s.Now().UTC().Add(s.TTL)}
+	key, err := redisKey(scene, user, t.Value)
+	if err != nil {
+		return Token{}, err
+	}
+	const nobody = "" // owns the new token
+	word, err := s.run(ctx, issueScript, key, nobody, s.TTL.Milliseconds())
+	if err == nil && word != wordIssued {
+		err = fmt.Errorf("verdict %q", word)
+	}
+	if err != nil {
+		return Token{}, apperr.New(apperr.Unavailable, "token_store_unavailable", "submit tokens cannot be issued at the moment").
+			At(apperr.LayerToken).After(retryAfter).Wrap(fmt.Errorf("token: issue: %w", err))
+	}
+	return t, nil
+}
+
+// Claim is one request's hold on a token. Exactly one of Settle and Release ends it. Both do nothing to a nil Claim,
+// that of a request without a token.
+type Claim struct {
+	store             *Store // nil when the guard is disabled: there is nothing to end
+	scene, key, owner string
+}
+
+// Claim takes a user's token for owner, which names the request: the same request sent again, to any instance, must
+// have the same owner, and no other request may have it. A token claimed by another owner is waited for.
+//
+// It returns ErrSpent for a token that does not exist, InProgress "token_in_use" when the other owner kept it for all
+// of Wait (plus one command's timeout at most), Invalid "submit_token_invalid" or "scene_unknown" for what can be no
+// token, or ctx's error. When Redis does not work the claim is granted.
+func (s *Store) Claim(ctx context.Context, scene string, user int64, value, owner string) (*Claim, error) {
+	key, err := redisKey(scene, user, value)
+	if err != nil {
+		return nil, err
+	}
+	if s.Disabled {
+		return &Claim{}, nil
+	}
+	c := &Claim{store: s, scene: scene, key: key, owner: owner}
+	outcome, err := c.wait(ctx)
+	if outcome != "" {
+		s.count(scene, outcome)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// wait tries to claim until there is a decision. The outcome is what the guard did; it is empty, with ctx's error, when
+// ctx ended.
+func (c *Claim) wait(ctx context.Context) (outcome string, err error) {
+	s := c.store
+	start := time.Now()
+	outcome = metrics.Passed
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		word, err := s.run(ctx, claimScript, c.key, c.owner, s.TTL.Milliseconds(), s.ClaimLease.Milliseconds())
+		switch {
+		case err != nil && ended(ctx) != nil:
+			c.Release(ctx) // the command may have reached Redis
+			return "", fmt.Errorf("token: claim for %s: %w", c.scene, ended(ctx))
+		case err != nil:
+			// The claim may have reached Redis, so the caller's Settle or Release is tried there as for any other.
+			s.unwell(ctx, "claim", err)
+			return metrics.Degraded, nil
+		}
+		s.well(ctx)
+		switch word {
+		case wordClaimed:
+			return outcome, nil
+		case wordSpent:
+			return metrics.Blocked, ErrSpent
+		}
+		outcome = metrics.Waited
+		left := s.Wait - time.Since(start)
+		if left <= 0 {
+			return metrics.Blocked, apperr.New(apperr.InProgress, "token_in_use", "another request is using this submit token; ask again").
+				At(apperr.LayerToken).After(retryAfter)
+		}
+		// Half to one and a half of the pause, so that requests that came together do not ask in step.
+		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
+			return "", fmt.Errorf("token: wait for %s: %w", c.scene, err)
+		}
+	}
+}
+
+// Settle uses the token up: the request succeeded. It works even if ctx has ended. A failure is logged and counted, not
+// returned: the token then works again after the claim's lease, and the data layer answers its use with the first
+// result.
+func (c *Claim) Settle(ctx context.Context) { c.end(ctx, "settle", settleScript) }
+
+// Release gives the token back with a full TTL: the request was refused or failed, and the user may submit again. It
+// works even if ctx has ended. A failure is logged and counted, not returned: the claim's lease then frees the token.
+func (c *Claim) Release(ctx context.Context) { c.end(ctx, "release", releaseScript) }
+
+func (c *Claim) end(ctx context.Context, doing string, script *redis.Script) {
+	if c == nil || c.store == nil {
+		return
+	}
+	s := c.store
+	word, err := s.run(context.WithoutCancel(ctx), script, c.key, c.owner, s.TTL.Milliseconds())
+	switch {
+	case err != nil:
+		s.count(c.scene, metrics.Degraded)
+		s.unwell(ctx, doing, err)
+	case word == wordNotOurs:
+		// The same request's twin has ended it, or the lease has and another request goes on with the token.
+		s.Log.InfoContext(ctx, "submit token is not claimed by this request any more", "doing", doing, "key", c.key)
+	}
+}
+
+func (s *Store) count(scene, outcome string) { s.Metrics.GuardHit(apperr.LayerToken, scene, outcome) }
+
+func (s *Store) unwell(ctx context.Context, doing string, err error) {
+	if !s.down.Swap(true) {
+		s.Log.WarnContext(ctx, "Redis fails, going on without submit tokens until it works again", "doing", doing, "err", err)
+	}
+}
+
+func (s *Store) well(ctx context.Context) {
+	if s.down.Load() && s.down.Swap(false) {
+		s.Log.InfoContext(ctx, "Redis works again, submit tokens are back")
+	}
+}
+
+// ended returns the error of a context that is over. A connection's deadline, which the client derives from ctx, can
+// fire a moment before ctx itself; that is ctx's end too, and no fault of Redis.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+// sleep waits for d, or returns ctx's error when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# Makes sure that what `make run` and `make test` need is on this machine, and installs what is missing.
+#
+#   scripts/setup.sh            Go, a MySQL-compatible server and a Redis
+#   scripts/setup.sh --race     also a C compiler, which `go test -race` needs
+#
+# Environment:
+#   MYSQL_DSN or TEST_MYSQL_DSN                   a server elsewhere is used, so none is needed here
+#   REDIS_ADDR, REDIS_URL or TEST_REDIS_ADDR      the same for Redis
+#   NO_INSTALL=1                                  install nothing, say what to do instead
+#
+# Exit status: 0 all is there; 1 an installation failed, or Go is missing or too old; 2 wrong usage;
+# 3 something is missing and was not installed.
+#
+# Keeps to bash 3.2, the one of macOS.
+set -euo pipefail
+
+# Where packages put servers although an ordinary user's PATH lacks it: the list of internal/embedded/find.go.
+readonly server_path="$PATH:/usr/sbin:/usr/local/sbin\
+:/opt/homebrew/opt/mariadb/bin:/opt/homebrew/opt/mysql/bin:/opt/homebrew/opt/redis/bin\
+:/usr/local/opt/mariadb/bin:/usr/local/opt/mysql/bin:/usr/local/opt/redis/bin"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# die STATUS MESSAGE...
+die() {
+  local status=$1
+  shift
+  say "$@"
+  exit "$status"
+}
+
+# has NAME...: one of the commands exists.
+has() {
+  local name
+  for name in "$@"; do
+    if (PATH=$server_path && command -v "$name") >/dev/null 2>&1; then return 0; fi
+  done
+  return 1
+}
+
+has_mysql() { [ -n "${MYSQL_DSN:-}${TEST_MYSQL_DSN:-}" ] || has mariadbd mysqld; }
+has_redis() { [ -n "${REDIS_ADDR:-}${REDIS_URL:-}${TEST_REDIS_ADDR:-}" ] || has redis-server valkey-server; }
+
+# has_cc: the compiler that Go would call compiles against the C library; on Debian a bare gcc lacks the headers.
+has_cc() {
+  local compiler
+  compiler=$(go env CC)
+  # shellcheck disable=SC2086 # CC may carry options
+  echo '#include <stdlib.h>' | $compiler -E - >/dev/null 2>&1
+}
+
+# at_least HAVE WANT: compares dotted numbers; a missing part counts as 0. (macOS's sort has no -V everywhere.)
+at_least() {
+  awk -v have="$1" -v want="$2" 'BEGIN {
+    split(have, h, "."); split(want, w, ".")
+    for (i = 1; i <= 3; i++) if (h[i] + 0 != w[i] + 0) exit !(h[i] + 0 > w[i] + 0)
+  }'
+}
+
+# check_go: go is there and has the version of go.mod. Not installed from here: distributions package older ones, and
+# since 1.21 go fetches the right toolchain by itself, unless GOTOOLCHAIN=local forbids it.
+check_go() {
+  local want have
+  want=$(awk '$1 == "go" { print $2; exit }' go.mod)
+  local advice="Go $want or newer is needed: https://go.dev/doc/install"
+  command -v go >/dev/null 2>&1 || die 1 "go not found. $advice"
+  have=$(go env GOVERSION) || die 1 "go refuses go.mod, see above. $advice"
+  have=${have##*go}      # "go1.26.1", "devel go1.27-..."
+  have=${have%%[!0-9.]*} # "1.27rc1", "1.26.1-X:..."
+  at_least "$have" "$want" || die 1 "found Go $have. $advice"
+}
+
+# missing MYSQL REDIS CC: prints which of these packages, named by their caller, stand for something missing.
+missing() {
+  local packages=""
+  has_mysql || packages="$packages $1"
+  has_redis || packages="$packages $2"
+  if [ "$need_cc" = yes ] && ! has_cc; then packages="$packages $3"; fi
+  echo "${packages# }"
+}
+
+# stop_with_advice COMMAND: says how to go on without this script installing anything.
+stop_with_advice() {
+  cat >&2 <<ADVICE
+setup: missing: $(missing "[MySQL-compatible server: mariadbd or mysqld]" "[Redis: redis-server]" "[C compiler]")
+three ways to go on:
+  1. install it:                     $1
+  2. use servers that run elsewhere: set MYSQL_DSN and REDIS_ADDR (tests: TEST_MYSQL_DSN and TEST_REDIS_ADDR)
+  3. run everything in containers:   docker compose up
+ADVICE
+  exit 3
+}
+
+# install_with_apt PACKAGE...
+#
+# redis-server's package also starts a system service on 127.0.0.1:6379. The ways to prevent that (a temporary
+# policy-rc.d, masking the unit) change how this machine treats *other* packages if we are killed half-way, which is
+# worse than an idle Redis on loopback; so we only say how to switch it off.
+install_with_apt() {
+  local as_root="" redis_was_here=no
+  if [ "$(id -u)" -ne 0 ]; then as_root=sudo; fi
+  if has redis-server; then redis_was_here=yes; fi
+  say "installing with: ${as_root:+$as_root }apt-get install --no-install-recommends $*"
+  # Fails also for one broken third-party source while the lists that matter are good.
+  $as_root apt-get update -q >&2 || say "apt-get update failed; trying with the package lists at hand"
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@" >&2 ||
+    die 1 "apt-get could not install $*; its message is above (no network, no rights?). Other ways: NO_INSTALL=1 $0"
+  if [ "$redis_was_here" = no ] && has redis-server && [ -d /run/systemd/system ]; then
+    say "the package started a Redis on 127.0.0.1:6379, not used here; off with: systemctl disable --now redis-server"
+  fi
+}
+
+# install_with_brew FORMULA...: never as root, which Homebrew refuses. It starts no service.
+install_with_brew() {
+  say "installing with: brew install $*"
+  brew install "$@" >&2 ||
+    die 1 "brew could not install $*; its message is above (no network?). Other ways: NO_INSTALL=1 $0"
+}
+
+# install_missing: installs with the system's package manager, or stops with advice where that is unwanted or unknown.
+install_missing() {
+  local packages
+  if [ "$(uname -s)" = Darwin ]; then
+    # Apple's compiler comes with a dialogue of its own, not with brew.
+    if [ "$need_cc" = yes ] && ! has_cc; then stop_with_advice "xcode-select --install, then $0 again"; fi
+    packages=$(missing mariadb redis "")
+    if [ -n "${NO_INSTALL:-}" ] || ! has brew; then stop_with_advice "brew install $packages"; fi
+    # shellcheck disable=SC2086 # a list of words
+    install_with_brew $packages
+  elif has apt-get; then
+    packages=$(missing mariadb-server-core redis-server "gcc libc6-dev")
+    if [ -n "${NO_INSTALL:-}" ] || { [ "$(id -u)" -ne 0 ] && ! has sudo; }; then
+      stop_with_advice "as root: apt-get update && apt-get install $packages"
+    fi
+    # shellcheck disable=SC2086 # a list of words
+    install_with_apt $packages
+  else
+    stop_with_advice "with this system's package manager"
+  fi
+}
+
+main() {
+  need_cc=no
+  case "$#:${1:-}" in
+    0:) ;;
+    1:--race) need_cc=yes ;;
+    *) die 2 "usage: $0 [--race]" ;;
+  esac
+  cd "$(dirname "$0")/.."
+  check_go
+  if [ -z "$(missing mysql redis cc)" ]; then return; fi
+  install_missing
+  local still
+  still=$(missing mysql redis cc)
+  [ -z "$still" ] || die 1 "installed, but still not found: $still in $server_path"
+  say "ready"
+}
+
+main "$@"
