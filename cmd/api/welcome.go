@@ -32,7 +32,7 @@ func (s *service) seed(ctx context.Context) error {
 	}
 	now := s.now()
 	_, err := s.activity.Put(ctx, activity.Activity{
-		ID: "spring-sale", Title: "Spring sale", StartsAt: now.Truncate(24 * time.Hour), EndsAt: now.Truncate(24 * time.Hour).AddDate(1, 0, 0),
+		ID: "spring-sale", Title: "Spring sale", StartsAt: now.Truncate(24 * time.Hour), EndsAt: now.Truncate(24*time.Hour).AddDate(1, 0, 0),
 		Coupon: &activity.Coupon{Template: "spring-5", Discount: 500, Limit: 100},
 	})
 	if err != nil {

@@ -60,8 +60,10 @@ func (s *Store) Find(ctx context.Context, k Key) (*web.Answer, error) {
 	}
 	now := s.Now()
 	switch {
-	case rec == nil || !now.Before(rec.ExpiresAt):
+	case rec == nil:
 		return nil, nil
+	case !now.Before(rec.ExpiresAt), !rec.Done && !now.Before(rec.LeaseUntil):
+		return nil, s.dropDead(ctx, k, now)
 	case rec.Fingerprint != k.Fingerprint:
 		s.count(k, metrics.Blocked)
 		return nil, Reused().With("first_seen_at", rec.CreatedAt)
@@ -69,12 +71,24 @@ func (s *Store) Find(ctx context.Context, k Key) (*web.Answer, error) {
 		s.count(k, metrics.Replayed)
 		rec.Answer.Replay = web.Replayed
 		return &rec.Answer, nil
-	case now.Before(rec.LeaseUntil):
+	default:
 		s.count(k, metrics.Blocked)
 		return nil, InProgress()
-	default:
-		return nil, nil // its run died; Begin takes it over
 	}
+}
+
+// dropDead makes way for a new run under a key whose answer is past its retention, or whose run died. It is a statement of
+// its own, before any transaction: a hundred twins that had just been refused by the unique index would each hold a shared
+// lock on the record, and deadlock when they all tried to delete it.
+func (s *Store) dropDead(ctx context.Context, k Key, now time.Time) error {
+	_, err := s.DB.ExecContext(ctx, `
+		DELETE FROM t_idempotency_key
+		WHERE caller_id = ? AND idem_key = ? AND (expires_at <= ? OR (state = ? AND lease_until <= ?))`,
+		k.Caller, k.Value, now, stateInProgress, now)
+	if err != nil {
+		return fmt.Errorf("drop dead idempotency key: %w", err)
+	}
+	return nil
 }
 
 // Reused is the answer to another request under a key.
@@ -95,16 +109,13 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 	if s.off(k) {
 		return nil
 	}
-	err := s.insert(ctx, tx, k)
+	now := s.Now()
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, newOwner(), now.Add(s.Lease), now, now.Add(s.Retention))
 	if mysqldb.IsDuplicate(err, "uk_caller_key") {
-		// Insert first, look second: only what the index refused is worth a second statement.
-		var dropped bool
-		if dropped, err = s.dropDead(ctx, tx, k); err == nil && !dropped {
-			return ErrTaken
-		}
-		if err == nil {
-			err = s.insert(ctx, tx, k)
-		}
+		return ErrTaken
 	}
 	if mysqldb.IsLockWait(err) {
 		s.count(k, metrics.Blocked)
@@ -114,29 +125,6 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 		return fmt.Errorf("claim idempotency key: %w", err)
 	}
 	return nil
-}
-
-func (s *Store) insert(ctx context.Context, tx *sql.Tx, k Key) error {
-	now := s.Now()
-	_, err := tx.ExecContext(ctx, `
-		INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, newOwner(), now.Add(s.Lease), now, now.Add(s.Retention))
-	return err
-}
-
-// dropDead removes the record of a key whose answer is past its retention, or whose run died. It reports whether it did.
-func (s *Store) dropDead(ctx context.Context, tx *sql.Tx, k Key) (bool, error) {
-	now := s.Now()
-	res, err := tx.ExecContext(ctx, `
-		DELETE FROM t_idempotency_key
-		WHERE caller_id = ? AND idem_key = ? AND (expires_at <= ? OR (state = ? AND lease_until <= ?))`,
-		k.Caller, k.Value, now, stateInProgress, now)
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
 }
 
 // Finish stores the answer in the transaction that Begin claimed the key in.

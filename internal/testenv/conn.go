@@ -30,7 +30,8 @@ type wire interface {
 	handshake(client, server *bufio.ReadWriter) error
 	// readCommand reads one command.
 	readCommand(client *bufio.Reader) (command, error)
-	// copyReply passes on the complete reply to a command of this kind.
+	// copyReply passes on the complete reply to a command of this kind. It returns
+	// errUnsupported for what cannot be such a reply.
 	copyReply(dst io.Writer, server *bufio.Reader, kind byte) error
 	// unsolicited tells from its first byte that a message answers no command.
 	unsolicited(first byte) bool
@@ -40,13 +41,15 @@ type wire interface {
 type command struct {
 	text   string
 	raw    []byte // valid until the next command is read
-	kind   byte   // what copyReply has to know; kindMessage is a single message
+	kind   byte   // what copyReply has to know
 	silent bool   // the server does not answer
 }
 
-// kindMessage is the kind of a command that is answered by one message, and of
-// messages that answer no command.
-const kindMessage byte = 0
+// Kinds that every protocol has. MySQL's others are its command codes.
+const (
+	kindMessage     = 0x00 // answered by one message
+	kindUnsolicited = 0xff // no command: the server speaks by itself
+)
 
 // exchange is a command on its way to its reply.
 type exchange struct {
@@ -240,7 +243,7 @@ func (c *conn) replies(ctx context.Context) error {
 		}
 		x := c.pop(first[0])
 		if x == nil {
-			if err := c.wire.copyReply(c.client, c.server.Reader, kindMessage); err != nil {
+			if err := c.wire.copyReply(c.client, c.server.Reader, kindUnsolicited); err != nil {
 				return err
 			}
 			continue

@@ -18,7 +18,7 @@ const (
 	packetOK          = 0x00
 	packetMoreData    = 0x01 // during authentication
 	packetLocalInfile = 0xfb
-	packetEOF         = 0xfe // also OK at the end of rows; AuthSwitchRequest at login
+	packetEnd         = 0xfe // OK at the end of rows
 	packetERR         = 0xff
 
 	fastAuthSuccess = 0x03 // caching_sha2_password: OK follows without an answer
@@ -47,8 +47,7 @@ const (
 // mysqlWire follows the MySQL protocol as Go's driver speaks it, with the text and
 // the binary form of results, several results to a query, and payloads of any size.
 type mysqlWire struct {
-	deprecateEOF bool
-	buf          []byte // of readCommand
+	buf []byte // of readCommand
 }
 
 // handshake passes packets to and fro until the server accepts the login. It
@@ -65,7 +64,7 @@ func (w *mysqlWire) handshake(client, server *bufio.ReadWriter) error {
 	if err != nil {
 		return err
 	}
-	if err := w.negotiate(greeting, login); err != nil {
+	if err := checkCapabilities(greeting, login); err != nil {
 		return err
 	}
 	for {
@@ -87,8 +86,9 @@ func (w *mysqlWire) handshake(client, server *bufio.ReadWriter) error {
 	}
 }
 
-// negotiate finds out what both sides agree on.
-func (w *mysqlWire) negotiate(greeting, login []byte) error {
+// checkCapabilities refuses what the proxy cannot follow. The end of rows without an
+// EOF packet of its own, which it relies on, came with MySQL 5.7 and MariaDB 10.2.
+func checkCapabilities(greeting, login []byte) error {
 	// Protocol version, server version up to a NUL, then 4 bytes of connection id,
 	// 8 of salt and a filler; the capabilities are split by 1 byte of character set
 	// and 2 of status.
@@ -97,11 +97,10 @@ func (w *mysqlWire) negotiate(greeting, login []byte) error {
 		server := uint32(binary.LittleEndian.Uint16(greeting[at:])) |
 			uint32(binary.LittleEndian.Uint16(greeting[at+5:]))<<16
 		both := server & binary.LittleEndian.Uint32(login)
-		if both&(clientSSL|clientCompress|clientZstd|clientQueryAttributes) != 0 {
-			return fmt.Errorf("%w: TLS, compression or query attributes", errUnsupported)
+		if both&(clientSSL|clientCompress|clientZstd|clientQueryAttributes|clientDeprecateEOF) == clientDeprecateEOF {
+			return nil
 		}
-		w.deprecateEOF = both&clientDeprecateEOF != 0
-		return nil
+		return fmt.Errorf("%w: MySQL capabilities %#x", errUnsupported, both)
 	}
 	return fmt.Errorf("%w: MySQL handshake", errUnsupported)
 }
@@ -180,26 +179,29 @@ func (w *mysqlWire) readCommand(client *bufio.Reader) (command, error) {
 	return cmd, nil
 }
 
-// unsolicited is false: what the server says on its own, such as that the
+// unsolicited is false: an error that the server sends by itself, such as that the
 // connection was killed, stands in place of the next reply.
 func (w *mysqlWire) unsolicited(byte) bool { return false }
 
 func (w *mysqlWire) copyReply(dst io.Writer, server *bufio.Reader, kind byte) error {
 	switch kind {
 	case comQuery:
-		return w.copyResults(dst, server)
+		return copyResults(dst, server)
 	case comStmtPrepare:
-		return w.copyPrepared(dst, server)
+		return copyPrepared(dst, server)
 	default:
-		_, err := copyPayload(dst, server)
+		p, err := copyPayload(dst, server)
+		if err == nil && kind == kindUnsolicited && p.head[0] != packetERR {
+			return fmt.Errorf("%w: MySQL reply without a command", errUnsupported)
+		}
 		return err
 	}
 }
 
 // copyResults passes on all results of a query: each is OK, an error, or a column
-// count, columns and rows. Only their ends need to be found: neither the count nor
-// a column can be taken for one.
-func (w *mysqlWire) copyResults(dst io.Writer, server *bufio.Reader) error {
+// count, columns and rows. Only the end of the rows needs to be found: neither the
+// count nor a column can be taken for it.
+func copyResults(dst io.Writer, server *bufio.Reader) error {
 	for {
 		p, err := copyPayload(dst, server)
 		if err != nil {
@@ -212,23 +214,16 @@ func (w *mysqlWire) copyResults(dst io.Writer, server *bufio.Reader) error {
 		case packetLocalInfile:
 			return fmt.Errorf("%w: LOAD DATA LOCAL", errUnsupported)
 		default:
-			ends := 2 // of the columns and of the rows
-			if w.deprecateEOF {
-				ends = 1
-			}
-			for ends > 0 {
+			for !p.isEnd() {
 				if p, err = copyPayload(dst, server); err != nil {
 					return err
 				}
 				if p.head[0] == packetERR {
 					return nil
 				}
-				if p.isEOF() {
-					ends--
-				}
 			}
 		}
-		if w.status(p)&serverMoreResults == 0 {
+		if p.status()&serverMoreResults == 0 {
 			return nil
 		}
 	}
@@ -236,20 +231,14 @@ func (w *mysqlWire) copyResults(dst io.Writer, server *bufio.Reader) error {
 
 // copyPrepared passes on the answer to COM_STMT_PREPARE: the counts, then a
 // packet for each parameter and each column.
-func (w *mysqlWire) copyPrepared(dst io.Writer, server *bufio.Reader) error {
+func copyPrepared(dst io.Writer, server *bufio.Reader) error {
 	p, err := copyPayload(dst, server)
 	if err != nil || p.head[0] == packetERR {
 		return err
 	}
-	packets := 0
-	for _, at := range []int{5, 7} { // after OK and the statement's id: columns, parameters
-		n := int(binary.LittleEndian.Uint16(p.head[at:]))
-		if n > 0 && !w.deprecateEOF {
-			n++
-		}
-		packets += n
-	}
-	for range packets {
+	// Behind OK and the statement's id.
+	columns, parameters := binary.LittleEndian.Uint16(p.head[5:]), binary.LittleEndian.Uint16(p.head[7:])
+	for range int(columns) + int(parameters) {
 		if _, err := copyPayload(dst, server); err != nil {
 			return err
 		}
@@ -263,15 +252,12 @@ type payload struct {
 	head [headSize]byte // zeros behind a shorter one
 }
 
-// isEOF tells the end of columns or rows from a row, whose first byte can be the
-// same if a value of 16 MB or more comes first.
-func (p payload) isEOF() bool { return p.head[0] == packetEOF && p.size < maxPayload }
+// isEnd tells the end of the rows from a row, whose first byte can be the same if a
+// value of 16 MB or more comes first.
+func (p payload) isEnd() bool { return p.head[0] == packetEnd && p.size < maxPayload }
 
-// status returns the status flags of an OK or EOF packet.
-func (w *mysqlWire) status(p payload) uint16 {
-	if p.head[0] == packetEOF && !w.deprecateEOF {
-		return binary.LittleEndian.Uint16(p.head[3:]) // after the number of warnings
-	}
+// status returns the status flags of an OK packet.
+func (p payload) status() uint16 {
 	at := 1
 	for range 2 { // affected rows, last insert id
 		at += lengthEncodedSize(p.head[at])

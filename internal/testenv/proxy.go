@@ -100,8 +100,8 @@ func (p *Proxy) On(m Match, times int, a Action) *Rule {
 	return r
 }
 
-// Down cuts all connections and refuses new ones. When it returns, nothing more
-// reaches the server.
+// Down cuts all connections and refuses new ones. When it returns, nothing more is
+// forwarded.
 func (p *Proxy) Down() {
 	p.mu.Lock()
 	if p.listener != nil {

@@ -17,7 +17,8 @@ type redisWire struct {
 }
 
 // SetNX matches SET with the option NX, and SETNX, of keys that begin with prefix:
-// the way a lock or a token is taken.
+// the way a lock or a token is taken. A value with a word NX in it is taken for the
+// option.
 func SetNX(prefix string) Match {
 	return func(cmd string) bool {
 		words := strings.Fields(cmd)
@@ -100,6 +101,9 @@ func (w *redisWire) copyReply(dst io.Writer, server *bufio.Reader, kind byte) er
 		return err
 	}
 	mark, values := line[0], 0
+	if kind == kindUnsolicited && mark != '>' && mark != '-' { // '-': too many clients
+		return fmt.Errorf("%w: Redis reply without a command", errUnsupported)
+	}
 	switch mark {
 	case '+', '-', ':', '_', ',', '#', '(': // complete in one line
 		return nil
@@ -122,7 +126,7 @@ func (w *redisWire) copyReply(dst io.Writer, server *bufio.Reader, kind byte) er
 		values = 2*values + 1
 	}
 	for range values {
-		if err := w.copyReply(dst, server, kind); err != nil {
+		if err := w.copyReply(dst, server, kindMessage); err != nil {
 			return err
 		}
 	}

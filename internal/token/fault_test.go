@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,9 @@ func TestRandomCancellations(t *testing.T) {
 	proxy.On(testenv.Prefix("EVAL"), -1, testenv.Jitter(10*time.Millisecond))
 	direct := newClient(t, "", server.URL())
 	s := newStore(newClient(t, proxy.Addr(), ""))
+	// A cancelled claim can be overtaken by its own release, on another connection; its lease frees the token then.
+	// Far above the milliseconds that a claim is held here.
+	s.ClaimLease = 3 * time.Second
 	const workers, callsEach, tokens = 40, 60, 8
 	var values [tokens]string
 	for i := range values {
@@ -217,9 +221,10 @@ func TestScriptsTouchOneTaggedKey(t *testing.T) {
 				t.Errorf("%s %v with the keys %v: want one, with one hash tag", name, args[2], key)
 			}
 			if text, _ := args[1].(string); name == "eval" {
-				calls := strings.Count(text, "redis.call(") - strings.Count(text, "redis.call('TIME')")
-				if calls == 0 || calls != strings.Count(text, ", KEYS[1]") {
-					t.Errorf("script with calls that do not begin with KEYS[1]:\n%s", text)
+				for _, call := range regexp.MustCompile(`redis\.call\('(\w+)'(, KEYS\[1\])?`).FindAllStringSubmatch(text, -1) {
+					if call[1] != "TIME" && call[2] == "" {
+						t.Errorf("%s on something else than KEYS[1] in\n%s", call[1], text)
+					}
 				}
 			}
 		}

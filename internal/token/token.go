@@ -124,7 +124,7 @@ func (c *Claim) wait(ctx context.Context) (outcome string, err error) {
 		word, err := s.run(ctx, claimScript, c.key, c.owner, s.TTL.Milliseconds(), s.ClaimLease.Milliseconds())
 		switch {
 		case err != nil && ended(ctx) != nil:
-			c.Release(ctx) // the command may have reached Redis
+			c.Release(ctx) // the command may have reached Redis; should it be late there, its lease frees the token
 			return "", fmt.Errorf("token: claim for %s: %w", c.scene, ended(ctx))
 		case err != nil:
 			// The claim may have reached Redis, so the caller's Settle or Release is tried there as for any other.
