@@ -1,0 +1,27 @@
+-- Every verified notice, repeats too: what came, when, and what became of it. A parked one is received and not applied.
+CREATE TABLE t_channel_notice (
+  id            BIGINT       NOT NULL AUTO_INCREMENT,
+  channel       VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  notify_id     VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  event         VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  merchant_id   VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  out_trade_no  VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  trade_no      VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  out_refund_no VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  amount        BIGINT       NOT NULL,
+  currency      CHAR(3)      CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  occurred_at   DATETIME(6)  NOT NULL,
+  order_no      CHAR(32)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'when it is known whose it is',
+  status        TINYINT      NOT NULL COMMENT '0 parked 1 applied 2 repeated 3 stale 4 waits for a person',
+  layer         VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'the guard that stopped it',
+  outcome       VARCHAR(255) NOT NULL DEFAULT '' COMMENT 'what became of it, for people',
+  request_id    VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
+  body          BLOB         NOT NULL COMMENT 'the bytes that were signed',
+  received_at   DATETIME(6)  NOT NULL COMMENT 'its freshness was judged then, once',
+  applied_at    DATETIME(6)  NULL,
+  next_try_at   DATETIME(6)  NULL COMMENT 'for parked ones; moving it is the claim to try',
+  PRIMARY KEY (id),
+  KEY ix_order (order_no, id),
+  KEY ix_trade (out_trade_no),
+  KEY ix_try (next_try_at)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin COMMENT = 'append-only but for the outcome'
