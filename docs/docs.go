@@ -10,9 +10,11 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
+	"unicode"
 
 	swagger "github.com/swaggo/files/v2"
 	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/parser"
 )
@@ -81,12 +83,31 @@ func render(name string, names []string) ([]byte, error) {
 	}
 	md := goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 	var body bytes.Buffer
-	if err := md.Convert(source, &body); err != nil {
+	if err := md.Convert(source, &body, parser.WithContext(parser.NewContext(parser.WithIDs(anchors{})))); err != nil {
 		return nil, fmt.Errorf("docs: render %s: %w", name, err)
 	}
 	// The pages are ours, compiled in; nobody else's text is among them.
 	return execute(page, map[string]any{"Title": name, "Pages": names, "Body": template.HTML(body.String())})
 }
+
+// anchors makes heading ids as GitHub does, so that a link works in both places; goldmark's own would turn the underscores
+// of problem codes into dashes. A page has no two headings of one name.
+type anchors struct{}
+
+func (anchors) Generate(heading []byte, _ ast.NodeKind) []byte {
+	return bytes.Map(func(c rune) rune {
+		switch {
+		case unicode.IsLetter(c) || unicode.IsDigit(c) || c == '_' || c == '-':
+			return unicode.ToLower(c)
+		case c == ' ':
+			return '-'
+		default:
+			return -1
+		}
+	}, heading)
+}
+
+func (anchors) Put([]byte) {}
 
 func execute(text string, data any) ([]byte, error) {
 	t, err := template.New("page").Parse(text)

@@ -1,7 +1,7 @@
 -- One row for each change of stock, and the unique index that lets a cause change it once.
 CREATE TABLE t_stock_movement (
   id          BIGINT       NOT NULL AUTO_INCREMENT,
-  cause       VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'what brought it about, e.g. o:<order_no>',
+  cause       VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'what brought it about, e.g. o1:<order_no>',
   kind        VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'initial, adjust, reserve, release, confirm, return',
   sku_id      BIGINT       NOT NULL,
   available   BIGINT       NOT NULL COMMENT 'change of available',

@@ -24,10 +24,12 @@ import (
 	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/embedded"
 	"example.com/oncepay/internal/mysqldb"
+	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/migrations"
 )
 
 func main() {
+	redisdb.Quiet()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr); err != nil {

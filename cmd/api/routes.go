@@ -69,10 +69,10 @@ func (s *service) limitRate(next http.Handler) http.Handler {
 	if s.cfg.RateLimit == 0 {
 		return next
 	}
-	return httprate.Limit(s.cfg.RateLimit, time.Second,
-		httprate.WithKeyFuncs(func(r *http.Request) (string, error) {
-			return strconv.FormatInt(auth.From(r.Context()).UserID, 10), nil
-		}),
+	byCaller := func(r *http.Request) (string, error) {
+		return strconv.FormatInt(auth.From(r.Context()).UserID, 10), nil
+	}
+	return httprate.LimitBy(s.cfg.RateLimit, time.Second, byCaller,
 		httprate.WithLimitHandler(web.Handle(func(*http.Request) (web.Answer, error) {
 			return web.Answer{}, apperr.New(apperr.RateLimited, "rate_limited", "More than %d requests in one second.", s.cfg.RateLimit).
 				After(time.Second)

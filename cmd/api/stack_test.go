@@ -234,6 +234,9 @@ func (s *stack) do(c call) reply {
 	return reply{resp.StatusCode, resp.Header, body, resp.Header.Get("Idempotent-Replayed"), err, time.Since(start)}
 }
 
+// setupWait bounds waits for something that happens soon, on a loaded machine.
+const setupWait = 20 * time.Second
+
 // testClient keeps enough idle connections that a hundred callers at once do not spend the test on handshakes.
 var testClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256}, Timeout: time.Minute}
 

@@ -185,20 +185,29 @@ func (c *Config) EmbeddedRedis() bool { return c.RedisAddr == "" && c.RedisURL =
 func (c Config) String() string {
 	c.JWTSecret = "[redacted]"
 	if c.MySQLDSN != "" {
-		if dsn, err := mysql.ParseDSN(c.MySQLDSN); err == nil {
+		dsn, err := mysql.ParseDSN(c.MySQLDSN)
+		if err != nil {
+			c.MySQLDSN = "[malformed]"
+		} else {
 			dsn.Passwd = ""
 			c.MySQLDSN = dsn.FormatDSN()
 		}
 	}
-	if u, err := url.Parse(c.RedisURL); err == nil {
-		c.RedisURL = u.Redacted()
-	}
+	c.RedisURL, c.PublicURL = redactURL(c.RedisURL), redactURL(c.PublicURL)
 	type plain Config // without this method
 	return fmt.Sprintf("%+v", plain(c))
 }
 
 // GoString keeps %#v from showing what String hides.
 func (c Config) GoString() string { return c.String() }
+
+func redactURL(s string) string {
+	u, err := url.Parse(s)
+	if err != nil {
+		return "[malformed]"
+	}
+	return u.Redacted()
+}
 
 func duration(field func(*Config) *time.Duration) func(*Config, string) error {
 	return func(c *Config, s string) error {
@@ -240,14 +249,18 @@ func guards(c *Config, s string) error {
 func mysqlDSN(s string) error {
 	dsn, err := mysql.ParseDSN(s)
 	if err == nil && dsn.DBName == "" {
-		err = errors.New("names no database")
+		err = fault("names no database")
 	}
 	return err
 }
 
 func hostPorts(s string) error {
 	for addr := range strings.SplitSeq(s, ",") {
-		if _, _, err := net.SplitHostPort(strings.TrimSpace(addr)); err != nil {
+		_, port, err := net.SplitHostPort(strings.TrimSpace(addr))
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -257,7 +270,7 @@ func hostPorts(s string) error {
 func redisURL(s string) error {
 	if u, err := url.Parse(s); err == nil && u.Scheme == "redis+sentinel" {
 		if u.Host == "" || strings.Trim(u.Path, "/") == "" {
-			return errors.New("wants redis+sentinel://host:port/master-name")
+			return fault("wants redis+sentinel://host:port/master-name")
 		}
 		return nil
 	}
@@ -268,15 +281,21 @@ func redisURL(s string) error {
 func absoluteURL(s string) error {
 	u, err := url.Parse(s)
 	if err == nil && (u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
-		err = errors.New("is not an absolute http(s) URL")
+		err = fault("is not an absolute http(s) URL")
 	}
 	return err
 }
 
-// redact drops a parse error's text when it repeats the value, which may hold a password.
+// fault is a text of ours about a value; it never holds the value.
+type fault string
+
+func (f fault) Error() string { return string(f) }
+
+// redact drops a parser's text about a value with an "@", since the value may hold a password and the text a part of it.
 func redact(err error, value string) error {
-	if strings.Contains(value, "@") && strings.Contains(err.Error(), value) {
-		return errors.New("is malformed (value not shown, it may hold a password)")
+	var own fault
+	if strings.Contains(value, "@") && !errors.As(err, &own) {
+		return fault("is malformed (value not shown, it may hold a password)")
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -93,9 +94,13 @@ func fingerprint(r *http.Request, body []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	query := r.URL.Query().Encode()
+	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
+		query = r.URL.RawQuery // Query would drop what it cannot read, and two requests become one
+	}
 	h := sha256.New()
 	// Each part is preceded by its length, so that no two requests run into the same text.
-	for _, part := range []string{r.Method, r.URL.EscapedPath(), r.URL.Query().Encode(), canonical} {
+	for _, part := range []string{r.Method, r.URL.EscapedPath(), query, canonical} {
 		fmt.Fprintf(h, "%d\n%s\n", len(part), part)
 	}
 	return "v1:" + hex.EncodeToString(h.Sum(nil)), nil

@@ -14,6 +14,7 @@ import (
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/bizkey"
 	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/web"
 )
 
@@ -38,10 +39,19 @@ func (h *HTTP) PutSKU(r *http.Request) (web.Answer, error) {
 	if err != nil {
 		return web.Answer{}, err
 	}
-	var d Definition
-	if _, err := web.DecodeJSON(r, &d); err != nil {
+	var req struct {
+		Title    string         `json:"title"`
+		Price    *money.Amount  `json:"price"` // a pointer, so that one that was forgotten does not make the goods free
+		Currency money.Currency `json:"currency"`
+		Stock    int64          `json:"stock"`
+	}
+	if _, err := web.DecodeJSON(r, &req); err != nil {
 		return web.Answer{}, err
 	}
+	if req.Price == nil {
+		return web.Answer{}, apperr.New(apperr.Invalid, "field_invalid", "price is a whole number of minor units; 0 means free.")
+	}
+	d := Definition{Title: req.Title, Price: *req.Price, Currency: req.Currency, Stock: req.Stock}
 	if err := d.Check(); err != nil {
 		return web.Answer{}, err
 	}

@@ -49,7 +49,7 @@ func (l *Redis) acquire(ctx context.Context, ls *lease) (outcome string, err err
 		outcome = metrics.Waited
 		left := l.Wait - time.Since(start)
 		if left <= 0 {
-			return metrics.Blocked, apperr.New(apperr.InProgress, "lock_busy", "the same action is being worked on; ask again").
+			return metrics.Blocked, apperr.New(apperr.InProgress, "lock_busy", "The same action is being worked on. Send the request again.").
 				At(apperr.LayerLock).After(retryAfter)
 		}
 		if err := sleep(ctx, min(left, jitter(pause))); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -16,12 +15,15 @@ import (
 
 	"example.com/oncepay/internal/embedded"
 	"example.com/oncepay/internal/metrics"
-	"example.com/oncepay/internal/redisdb"
+	"example.com/oncepay/internal/testenv"
 )
 
 const (
 	// testTTL leaves a third, 200 ms, for a goroutine to be scheduled on a loaded machine.
 	testTTL = 600 * time.Millisecond
+
+	// longTTL is for tests in which nothing is to be renewed or to expire.
+	longTTL = time.Minute
 
 	// patience ends a wait for something that should have happened long ago.
 	patience = 20 * time.Second
@@ -32,28 +34,10 @@ const (
 // newServer starts a private Redis. At the end of the test no key in it may lack an expiry (B24).
 func newServer(t *testing.T) *embedded.Redis {
 	t.Helper()
-	server, err := embedded.StartRedis(t.Context(), t.TempDir(), slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	client := newClient(t, "", server.URL())
+	server := testenv.PrivateRedis(t)
+	client := testenv.OpenRedis(t, server.URL())
 	t.Cleanup(func() { checkExpiries(t, client) })
 	return server
-}
-
-func newClient(t *testing.T, addr, url string) redis.UniversalClient {
-	t.Helper()
-	client, err := redisdb.Open(addr, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
 }
 
 func checkExpiries(t *testing.T, client redis.UniversalClient) {
@@ -74,7 +58,7 @@ func checkExpiries(t *testing.T, client redis.UniversalClient) {
 func newLock(client redis.UniversalClient) *Redis {
 	return &Redis{
 		Client: client, TTL: testTTL, Wait: patience,
-		Metrics: metrics.New(), Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -164,3 +148,4 @@ func loadScripts(t *testing.T, client redis.UniversalClient) {
 
 func isAcquire(cmd string) bool { return strings.HasPrefix(cmd, "EVALSHA "+acquireScript.Hash()) }
 func isRenew(cmd string) bool   { return strings.HasPrefix(cmd, "EVALSHA "+renewScript.Hash()) }
+func isRelease(cmd string) bool { return strings.HasPrefix(cmd, "EVALSHA "+releaseScript.Hash()) }

@@ -108,7 +108,7 @@ func (l *Redis) hold(ctx context.Context, ls *lease, fn func(ctx context.Context
 
 	err := fn(fnCtx)
 	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(fnCtx), ErrLost) {
-		return apperr.New(apperr.InProgress, "lock_lost", "the same action may be running elsewhere; ask again").
+		return apperr.New(apperr.InProgress, "lock_lost", "The same action may be running elsewhere. Send the request again.").
 			At(apperr.LayerLock).After(retryAfter).Wrap(fmt.Errorf("%w: %w", ErrLost, err))
 	}
 	return err

@@ -27,7 +27,6 @@ type Metrics struct {
 	lockWait    prometheus.Histogram
 	txRetries   *prometheus.CounterVec
 	httpLatency *prometheus.HistogramVec
-	transitions *prometheus.CounterVec
 }
 
 // New registers everything once.
@@ -54,12 +53,8 @@ func New() *Metrics {
 			// From a replay's one round trip to the request deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"method", "route", "status"}),
-		transitions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "order_transitions_total",
-			Help: "Moves of orders in the state table, by the status left and the status entered.",
-		}, []string{"from", "to"}),
 	}
-	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency, m.transitions,
+	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -84,6 +79,3 @@ func (m *Metrics) TxRetried(cause string) { m.txRetries.WithLabelValues(cause).I
 func (m *Metrics) HTTPServed(method, route, status string, d time.Duration) {
 	m.httpLatency.WithLabelValues(method, route, status).Observe(d.Seconds())
 }
-
-// OrderMoved counts one move of an order.
-func (m *Metrics) OrderMoved(from, to string) { m.transitions.WithLabelValues(from, to).Inc() }

@@ -169,8 +169,11 @@ type migrationFile struct {
 
 func (m *Migrator) versions() ([]migrationFile, error) {
 	names, err := fs.Glob(m.files, "*.up.sql")
-	if err != nil || len(names) == 0 {
-		return nil, fmt.Errorf("migrate: no migration files: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: list files: %w", err)
+	}
+	if len(names) == 0 {
+		return nil, errors.New("migrate: there are no migration files")
 	}
 	slices.Sort(names)
 	files := make([]migrationFile, len(names))

@@ -8,6 +8,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,9 @@ const (
 
 // sqlMode makes the server refuse what it would otherwise bend to fit (a too long string, a number out of range).
 const sqlMode = "STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+
+// charset is the only one spoken with the server, in both directions.
+const charset = "utf8mb4"
 
 // Querier is what reads need: a *sql.DB or a *sql.Tx.
 type Querier interface {
@@ -77,13 +81,14 @@ func forced(dsn string) (*mysql.Config, error) {
 	cfg.Logger = nopLogger{} // the errors come back as values and are logged once, at the edge
 	// interpolateParams is only safe where no multi-byte character can hide a quote: utf8mb4, never gbk or sjis.
 	cfg.Collation = ""
-	if err := cfg.Apply(mysql.Charset("utf8mb4", "utf8mb4_bin")); err != nil {
+	if err := cfg.Apply(mysql.Charset(charset, charset+"_bin")); err != nil {
 		return nil, fmt.Errorf("mysql: charset: %w", err)
 	}
 	params := make(map[string]string, len(cfg.Params)+2)
 	for name, value := range cfg.Params {
 		switch strings.ToLower(name) {
-		case "sql_mode", "time_zone", "tx_isolation", "transaction_isolation", "charset", "innodb_lock_wait_timeout", "autocommit":
+		case "sql_mode", "time_zone", "tx_isolation", "transaction_isolation", "innodb_lock_wait_timeout", "autocommit", "charset",
+			"character_set_client", "character_set_connection", "character_set_results", "unique_checks", "completion_type":
 		default:
 			params[name] = value
 		}
@@ -118,46 +123,51 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, nil
 }
 
-// assertSettings reads back what Open forced.
+// assertSettings reads back what Open forced, and what would undo its guards and cannot be forced on every server.
 func assertSettings(ctx context.Context, db *sql.DB) error {
-	rows, err := db.QueryContext(ctx, `SHOW SESSION VARIABLES WHERE Variable_name IN
-		('sql_mode', 'time_zone', 'tx_isolation', 'transaction_isolation', 'character_set_client', 'character_set_connection',
-		 'autocommit', 'innodb_lock_wait_timeout')`)
+	rows, err := db.QueryContext(ctx, "SHOW SESSION VARIABLES")
 	if err != nil {
 		return fmt.Errorf("mysql: connect: %w", err)
 	}
 	defer rows.Close()
-	var faults []error
+	got := make(map[string]string)
 	for rows.Next() {
-		var name, got string
-		if err := rows.Scan(&name, &got); err != nil {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
 			return fmt.Errorf("mysql: read settings: %w", err)
 		}
-		if want := wantedSetting(name); !sameSetting(got, want) {
-			faults = append(faults, fmt.Errorf("mysql: %s is %q, the service needs %q", name, got, want))
-		}
+		got[strings.ToLower(name)] = value
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("mysql: read settings: %w", err)
 	}
-	return errors.Join(faults...)
+	return settingFaults(got)
 }
 
-func wantedSetting(name string) string {
-	switch name {
-	case "sql_mode":
-		return sqlMode
-	case "time_zone":
-		return "+00:00"
-	case "tx_isolation", "transaction_isolation":
-		return "READ-COMMITTED"
-	case "autocommit":
-		return "ON"
-	case "innodb_lock_wait_timeout":
-		return fmt.Sprint(lockWaitSeconds)
-	default:
-		return "utf8mb4"
+// settingFaults names every setting that is not as the service needs it, or that the server does not show.
+func settingFaults(got map[string]string) error {
+	isolation := "transaction_isolation" // MySQL 8, TiDB, MariaDB from 11.1
+	if _, ok := got[isolation]; !ok {
+		isolation = "tx_isolation"
 	}
+	var faults []error
+	for _, want := range []struct{ name, value string }{
+		{"sql_mode", sqlMode},
+		{"time_zone", "+00:00"},
+		{isolation, "READ-COMMITTED"},
+		{"autocommit", "ON"},
+		{"innodb_lock_wait_timeout", strconv.Itoa(lockWaitSeconds)},
+		{"character_set_client", charset},
+		{"character_set_connection", charset},
+		{"character_set_results", charset},
+		{"unique_checks", "ON"},         // OFF lets InnoDB pass over the unique indexes that decide here
+		{"completion_type", "NO_CHAIN"}, // CHAIN begins a transaction behind every COMMIT
+	} {
+		if value := got[want.name]; !sameSetting(value, want.value) {
+			faults = append(faults, fmt.Errorf("mysql: %s is %q, the service needs %q", want.name, value, want.value))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // sameSetting compares case-blind, and lists (sql_mode) as sets of which the wanted must all be there.

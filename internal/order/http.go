@@ -20,6 +20,9 @@ import (
 // HTTP holds the handlers of orders.
 type HTTP struct{ Service *Service }
 
+// numberLength of an order_no: a UUID in hexadecimal digits, without dashes.
+const numberLength = 32
+
 // maxQuantity keeps stock sums far from int64's end.
 const maxQuantity = math.MaxInt32
 
@@ -71,9 +74,27 @@ func parseCreate(r *http.Request) (CreateInput, error) {
 	return in, nil
 }
 
+// NumberFromPath reads {order_no}. What cannot be an order number is no order: it must not reach the database, where even a
+// binary collation ignores a trailing space.
+func NumberFromPath(r *http.Request) (string, error) {
+	no := chi.URLParam(r, "order_no")
+	ok := len(no) == numberLength
+	for i := 0; ok && i < len(no); i++ {
+		ok = no[i] >= '0' && no[i] <= '9' || no[i] >= 'a' && no[i] <= 'f'
+	}
+	if !ok {
+		return "", errNotFound()
+	}
+	return no, nil
+}
+
 // Get answers GET /v1/orders/{order_no}.
 func (h *HTTP) Get(r *http.Request) (web.Answer, error) {
-	o, err := h.Service.visible(r.Context(), h.Service.DB, chi.URLParam(r, "order_no"), auth.From(r.Context()))
+	orderNo, err := NumberFromPath(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
+	o, err := h.Service.visible(r.Context(), h.Service.DB, orderNo, auth.From(r.Context()))
 	if err != nil {
 		return web.Answer{}, err
 	}
@@ -135,6 +156,10 @@ func (h *HTTP) Finish(r *http.Request) (web.Answer, error) {
 // step runs a move. No lock is taken: the update on status and version decides alone, and a second caller would only have
 // queued for the answer "already". A key is honoured if one is sent.
 func (h *HTTP) step(r *http.Request, operation string, move func(context.Context, *sql.Tx, string, auth.Caller) (Order, error)) (web.Answer, error) {
+	orderNo, err := NumberFromPath(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
 	body, err := web.NoBody(r)
 	if err != nil {
 		return web.Answer{}, err
@@ -145,7 +170,7 @@ func (h *HTTP) step(r *http.Request, operation string, move func(context.Context
 	}
 	ctx := r.Context()
 	return h.Service.Keys.Once(ctx, key, func(tx *sql.Tx) (web.Answer, error) {
-		o, err := move(ctx, tx, chi.URLParam(r, "order_no"), auth.From(ctx))
+		o, err := move(ctx, tx, orderNo, auth.From(ctx))
 		if err != nil {
 			return web.Answer{}, err
 		}

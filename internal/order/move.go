@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,7 @@ const (
 
 // Move asks for one step in the state table.
 type Move struct {
+	From   []Status // where this action starts; a step of the table from elsewhere is another action's (a failed refund's)
 	To     Status
 	Cause  string // asking again with the same cause is a repeat, whatever the order has become since
 	Actor  string
@@ -44,8 +46,8 @@ const (
 // Apply moves an order in the caller's transaction, with its history row, its stock and its message. It reads the order,
 // then updates on status AND version first of all, so that the row's lock is all that follows need wait for.
 //
-// Errors: NotFound; Conflict with code "order_state_illegal" when the table has no such move and this cause has not made it
-// before. When somebody moved the order in between, mysqldb.ErrStale makes InTx run the whole function again.
+// Errors: NotFound; Conflict with code "order_state_illegal" when the order is not where the move starts and this cause has not
+// made it before. When somebody moved the order in between, mysqldb.ErrStale makes InTx run the whole function again.
 func (s *Service) Apply(ctx context.Context, tx *sql.Tx, orderNo string, m Move) (Order, Outcome, error) {
 	read, err := Get(ctx, tx, orderNo)
 	if err != nil {
@@ -55,7 +57,7 @@ func (s *Service) Apply(ctx context.Context, tx *sql.Tx, orderNo string, m Move)
 		return Order{}, 0, errNotFound()
 	}
 	o := *read
-	if !o.Status.CanMoveTo(m.To) {
+	if !slices.Contains(m.From, o.Status) || !o.Status.CanMoveTo(m.To) {
 		return s.notMoved(ctx, tx, o, m)
 	}
 	moved, err := compareAndMove(ctx, tx, o, m.To, m.PaidAt, s.Now())

@@ -114,7 +114,7 @@ func (s *Service) createOnce(ctx context.Context, in CreateInput) (web.Answer, e
 		}
 		if o.Amount == 0 {
 			now := s.Now()
-			if o, _, err = s.Apply(ctx, tx, o.OrderNo, Move{To: Paid, Cause: causeFree, Actor: actor(o), PaidAt: &now}); err != nil {
+			if o, _, err = s.Apply(ctx, tx, o.OrderNo, Move{From: []Status{Init}, To: Paid, Cause: causeFree, Actor: actor(o), PaidAt: &now}); err != nil {
 				return err
 			}
 		}
@@ -254,23 +254,23 @@ func actor(o Order) string { return auth.Caller{UserID: o.UserID}.Actor() }
 
 // Cancel ends an unpaid order and gives its stock back, once. Asking again is Already.
 func (s *Service) Cancel(ctx context.Context, tx *sql.Tx, orderNo string, by auth.Caller) (Order, error) {
-	return s.step(ctx, tx, orderNo, Move{To: Cancelled, Cause: causeCancel, Actor: by.Actor()}, by)
+	return s.step(ctx, tx, orderNo, Move{From: []Status{Init}, To: Cancelled, Cause: causeCancel, Actor: by.Actor()}, by)
 }
 
 // Ship marks a paid order as on its way. Asking again is Already.
 func (s *Service) Ship(ctx context.Context, tx *sql.Tx, orderNo string, by auth.Caller) (Order, error) {
-	return s.step(ctx, tx, orderNo, Move{To: Shipped, Cause: causeShip, Actor: by.Actor()}, by)
+	return s.step(ctx, tx, orderNo, Move{From: []Status{Paid}, To: Shipped, Cause: causeShip, Actor: by.Actor()}, by)
 }
 
 // Finish marks an order as received. Asking again is Already.
 func (s *Service) Finish(ctx context.Context, tx *sql.Tx, orderNo string, by auth.Caller) (Order, error) {
-	return s.step(ctx, tx, orderNo, Move{To: Finished, Cause: causeFinish, Actor: by.Actor()}, by)
+	return s.step(ctx, tx, orderNo, Move{From: []Status{Paid, Shipped}, To: Finished, Cause: causeFinish, Actor: by.Actor()}, by)
 }
 
 // MarkPaid records that money arrived. The cause is the trade that brought it: the same trade again is Already, another
 // trade on a paid order is refused as illegal, because it is other money.
 func (s *Service) MarkPaid(ctx context.Context, tx *sql.Tx, orderNo, trade string, at time.Time) (Order, Outcome, error) {
-	return s.Apply(ctx, tx, orderNo, Move{To: Paid, Cause: trade, Actor: "system:payment", PaidAt: &at})
+	return s.Apply(ctx, tx, orderNo, Move{From: []Status{Init}, To: Paid, Cause: trade, Actor: "system:payment", PaidAt: &at})
 }
 
 func (s *Service) step(ctx context.Context, tx *sql.Tx, orderNo string, m Move, by auth.Caller) (Order, error) {

@@ -47,6 +47,7 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		os.Exit(1)
 	}
+	redisdb.Quiet()
 	shared = newServers(dir)
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os/exec"
 	"strings"
@@ -14,15 +15,20 @@ import (
 
 	"example.com/oncepay/internal/lock"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/internal/testenv"
 )
 
 // B38: every script of this package, and of lock, which is tested here to share the cluster, runs on a cluster,
 // whichever node has the key.
 func TestScriptsRunOnACluster(t *testing.T) {
-	client := newClient(t, newCluster(t, 2), "")
+	client, err := redisdb.Open(newCluster(t, 2), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
 	s := newStore(client)
-	l := &lock.Redis{Client: client, TTL: 300 * time.Millisecond, Metrics: metrics.New(), Log: discard()}
+	l := &lock.Redis{Client: client, TTL: 300 * time.Millisecond, Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler)}
 	const n = 20 // about ten keys on each node
 	var settled, released [n]string
 	for i := range n {

@@ -2,7 +2,6 @@ package token
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,7 +10,7 @@ import (
 
 	"example.com/oncepay/internal/embedded"
 	"example.com/oncepay/internal/metrics"
-	"example.com/oncepay/internal/redisdb"
+	"example.com/oncepay/internal/testenv"
 )
 
 const (
@@ -30,28 +29,10 @@ var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // newServer starts a private Redis. At the end of the test no key in it may lack an expiry (B24).
 func newServer(t *testing.T) *embedded.Redis {
 	t.Helper()
-	server, err := embedded.StartRedis(t.Context(), t.TempDir(), discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
-	client := newClient(t, "", server.URL())
+	server := testenv.PrivateRedis(t)
+	client := testenv.OpenRedis(t, server.URL())
 	t.Cleanup(func() { checkExpiries(t, client) })
 	return server
-}
-
-func newClient(t *testing.T, addr, url string) redis.UniversalClient {
-	t.Helper()
-	client, err := redisdb.Open(addr, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
 }
 
 func checkExpiries(t *testing.T, client redis.UniversalClient) {
@@ -69,12 +50,10 @@ func checkExpiries(t *testing.T, client redis.UniversalClient) {
 	}
 }
 
-func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
-
 func newStore(client redis.UniversalClient) *Store {
 	return &Store{
 		Client: client, TTL: testTTL, ClaimLease: time.Minute, Wait: patience,
-		Metrics: metrics.New(), Log: discard(), Now: func() time.Time { return now },
+		Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
 	}
 }
 

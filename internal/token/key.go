@@ -16,7 +16,7 @@ const maxValueLength = 64
 // ValidScene returns Invalid "scene_unknown" unless tokens are issued for the scene.
 func ValidScene(scene string) error {
 	if !slices.Contains([]string{SceneOrderCreate}, scene) {
-		return apperr.New(apperr.Invalid, "scene_unknown", "scene must be %q", SceneOrderCreate)
+		return apperr.New(apperr.Invalid, "scene_unknown", "The scene must be %q.", SceneOrderCreate)
 	}
 	return nil
 }
@@ -31,7 +31,7 @@ func ValidValue(value string) error {
 	}
 	if !valid {
 		return apperr.New(apperr.Invalid, "submit_token_invalid",
-			"a submit token is 1 to %d characters of A-Z, a-z, 0-9, \"_\" and \"-\"", maxValueLength).At(apperr.LayerToken)
+			"A submit token has 1 to %d letters, digits, _ or -.", maxValueLength).At(apperr.LayerToken)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func (s *Store) Issue(ctx context.Context, scene string, user int64) (Token, err
 		err = fmt.Errorf("verdict %q", word)
 	}
 	if err != nil {
-		return Token{}, apperr.New(apperr.Unavailable, "token_store_unavailable", "submit tokens cannot be issued at the moment").
+		return Token{}, apperr.New(apperr.Unavailable, "token_store_unavailable", "Submit tokens cannot be issued at the moment.").
 			At(apperr.LayerToken).After(retryAfter).Wrap(fmt.Errorf("token: issue: %w", err))
 	}
 	return t, nil
@@ -141,7 +141,7 @@ func (c *Claim) wait(ctx context.Context) (outcome string, err error) {
 		outcome = metrics.Waited
 		left := s.Wait - time.Since(start)
 		if left <= 0 {
-			return metrics.Blocked, apperr.New(apperr.InProgress, "token_in_use", "another request is using this submit token; ask again").
+			return metrics.Blocked, apperr.New(apperr.InProgress, "token_in_use", "Another request is using this submit token. Send the request again.").
 				At(apperr.LayerToken).After(retryAfter)
 		}
 		// Half to one and a half of the pause, so that requests that came together do not ask in step.

@@ -104,7 +104,8 @@ func Problem(ctx context.Context, err error) Answer {
 		Layer: e.Layer, Retryable: e.Retryable(), RequestID: RequestID(ctx), Extra: e.Extra,
 	}
 	body, marshalErr := json.Marshal(p, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
-	if marshalErr != nil {
+	if marshalErr != nil { // an extra member that is no JSON: a fault of ours, whatever the error was
+		status = http.StatusInternalServerError
 		body = []byte(`{"type":"about:blank","title":"Internal Server Error","status":500,"code":"internal","retryable":true}`)
 	}
 	return Answer{

@@ -66,9 +66,15 @@ func NoBody(r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// UnmarshalStrict decodes one JSON document. See DecodeJSON for what it refuses; all of it but unknown fields is the
-// default of encoding/json's successor, which is why that library is used.
+// errNull: null would leave every field at its zero value, as if {} had been sent.
+var errNull = errors.New("null is not an object")
+
+// UnmarshalStrict decodes one JSON document, which is not null. See DecodeJSON for what it refuses; all of it but unknown
+// fields is the default of encoding/json's successor, which is why that library is used.
 func UnmarshalStrict(body []byte, v any) error {
+	if jsontext.Value(body).Kind() == 'n' {
+		return errNull
+	}
 	return json.Unmarshal(body, v, json.RejectUnknownMembers(true))
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -37,7 +38,8 @@ func Observe(log *slog.Logger, m *metrics.Metrics, now func() time.Time) func(ht
 					}
 					recovered(rec, r, v)
 				}
-				served(r, rec.Status(), now().Sub(start), m)
+				// A handler that wrote nothing has answered 200: net/http does that by itself.
+				served(r, cmp.Or(rec.Status(), http.StatusOK), now().Sub(start), m)
 			}()
 			next.ServeHTTP(rec, r)
 		})
