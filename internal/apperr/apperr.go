@@ -19,6 +19,7 @@ const (
 	Forbidden                    // we know, and the answer is no
 	NotFound                     // no such thing for this caller
 	Conflict                     // the business looked, and refused
+	Declined                     // a payment channel refused the money
 	InProgress                   // the same action is being worked on; ask again
 	KeyReused                    // an Idempotency-Key came back with another request
 	TooLarge                     // the body is over the limit

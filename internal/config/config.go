@@ -26,6 +26,12 @@ const (
 // DevJWTSecret signs bearer tokens in dev, where anybody may make one. Production refuses it.
 const DevJWTSecret = "oncepay-dev-secret-not-for-production"
 
+// The fake channels' dev secrets, which sign notices. Production refuses them.
+const (
+	DevMockpaySecret  = "whsec_dev"
+	DevMockpay2Secret = "whsec_dev2"
+)
+
 // MinSecretBytes is the least length of a secret in production: HS256 wants a key as long as its hash (RFC 7518 §3.2).
 const MinSecretBytes = 32
 
@@ -53,6 +59,11 @@ type Config struct {
 	LockWait        time.Duration
 	KeyLease        time.Duration
 	KeyRetention    time.Duration
+
+	MockpayURL         string // empty: in-process, dev only
+	MockpaySecret      string
+	Mockpay2Secret     string
+	SignatureTolerance time.Duration
 }
 
 // Variable describes one environment variable; docs/configuration.md is tested against this list.
@@ -95,6 +106,13 @@ func Variables() []Variable {
 		}},
 		{"DATA_DIR", ".oncepay", "where the embedded default keeps its data", func(c *Config, s string) error { c.DataDir = s; return nil }},
 		{"AUTH_JWT_SECRET", DevJWTSecret, "HS256 key for the bearer tokens; the default is for dev only", func(c *Config, s string) error { c.JWTSecret = s; return nil }},
+		{"MOCKPAY_URL", "", "the fake payment channel's server (`cmd/mockpay`). Empty: in dev the api serves it itself under `/mockpay`", func(c *Config, s string) error {
+			c.MockpayURL = strings.TrimRight(s, "/")
+			return absoluteURL(s)
+		}},
+		{"MOCKPAY_SECRET", DevMockpaySecret, "signs the notices of channel `mockpay`; comma list while it rotates", func(c *Config, s string) error { c.MockpaySecret = s; return nil }},
+		{"MOCKPAY2_SECRET", DevMockpay2Secret, "likewise for channel `mockpay2`", func(c *Config, s string) error { c.Mockpay2Secret = s; return nil }},
+		{"SIGNATURE_TOLERANCE", "300s", "how far a notice's signature time may be from now, in both directions. Five minutes cover honest clocks (Stripe and WeChat Pay use the same)", duration(func(c *Config) *time.Duration { return &c.SignatureTolerance })},
 		{"RATE_LIMIT", "off", "requests per second and caller; production needs a number", func(c *Config, s string) (err error) {
 			if s != "off" {
 				c.RateLimit, err = positive(s)
@@ -164,6 +182,8 @@ func (c *Config) unsafe() []error {
 	refuse(c.RedisAddr == "" && c.RedisURL == "", "REDIS_ADDR or REDIS_URL is needed; the embedded default is for dev")
 	refuse(c.JWTSecret == DevJWTSecret, "AUTH_JWT_SECRET is the public dev secret")
 	refuse(len(c.JWTSecret) < MinSecretBytes, "AUTH_JWT_SECRET has %d bytes; at least %d are needed", len(c.JWTSecret), MinSecretBytes)
+	refuse(c.MockpayURL == "", "mockpay cannot run in-process; set MOCKPAY_URL only where a fake channel is really wanted")
+	refuse(c.MockpaySecret == DevMockpaySecret || c.Mockpay2Secret == DevMockpay2Secret, "MOCKPAY_SECRET or MOCKPAY2_SECRET is a public dev secret")
 	refuse(len(c.DisableGuards) > 0, "DISABLE_GUARDS is for training only")
 	refuse(c.RateLimit == 0, "RATE_LIMIT must be a number")
 	return faults
@@ -183,7 +203,7 @@ func (c *Config) EmbeddedRedis() bool { return c.RedisAddr == "" && c.RedisURL =
 
 // String shows the configuration without its secrets.
 func (c Config) String() string {
-	c.JWTSecret = "[redacted]"
+	c.JWTSecret, c.MockpaySecret, c.Mockpay2Secret = "[redacted]", "[redacted]", "[redacted]"
 	if c.MySQLDSN != "" {
 		dsn, err := mysql.ParseDSN(c.MySQLDSN)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -28,6 +29,19 @@ type Key struct {
 	Value       string
 	Operation   string // e.g. "order.create", for metrics and people
 	Fingerprint string // what the request was; see fingerprint
+
+	owner string        // this run; only it may finish what it began
+	keep  time.Duration // how long the answer can be replayed; 0: the store's retention
+}
+
+// MoneyRetention is how long answers of payments and refunds can be replayed: disputes and reconciliations look back a month
+// (Stripe keeps the keys of its v2 API as long).
+const MoneyRetention = 720 * time.Hour
+
+// ForMoney returns the key with the retention of payments and refunds.
+func (k Key) ForMoney() Key {
+	k.keep = MoneyRetention
+	return k
 }
 
 // Sent reports whether there is a key.
@@ -58,7 +72,7 @@ func Optional(r *http.Request, operation string, body []byte) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{Caller: auth.From(r.Context()).UserID, Value: value, Operation: operation, Fingerprint: print}, nil
+	return Key{Caller: auth.From(r.Context()).UserID, Value: value, Operation: operation, Fingerprint: print, owner: newOwner()}, nil
 }
 
 // ParseValue checks the header's lines: one line, bare or in one pair of double quotes (the draft's form), 20 to 255 of

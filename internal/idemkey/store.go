@@ -113,7 +113,7 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, newOwner(), now.Add(s.Lease), now, now.Add(s.Retention))
+		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, k.owner, now.Add(s.Lease), now, now.Add(max(k.keep, s.Retention)))
 	if mysqldb.IsDuplicate(err, "uk_caller_key") {
 		return ErrTaken
 	}
@@ -127,17 +127,35 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 	return nil
 }
 
-// Finish stores the answer in the transaction that Begin claimed the key in.
+// Finish stores the answer, in the transaction of the effect. ErrTaken: this run was presumed dead and another has the key;
+// the transaction must be rolled back, and what the other stores counts.
 func (s *Store) Finish(ctx context.Context, tx *sql.Tx, k Key, a web.Answer) error {
 	if s.off(k) {
 		return nil
 	}
-	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `
+	res, err := tx.ExecContext(ctx, `
 		UPDATE t_idempotency_key SET state = ?, status = ?, content_type = ?, location = ?, body = ?
-		WHERE caller_id = ? AND idem_key = ? AND state = ?`,
-		stateDone, a.Status, a.ContentType, a.Location, a.Body, k.Caller, k.Value, stateInProgress))
+		WHERE caller_id = ? AND idem_key = ? AND state = ? AND owner = ?`,
+		stateDone, a.Status, a.ContentType, a.Location, a.Body, k.Caller, k.Value, stateInProgress, k.owner)
 	if err != nil {
 		return fmt.Errorf("finish idempotency key: %w", err)
+	}
+	if n, err := res.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(ErrTaken, err)
+	}
+	return nil
+}
+
+// Abandon gives up a claim that was committed before its effect, when the run ends without an answer: the same request may
+// then run again at once, not only after the lease. A claim that is another run's by now stays.
+func (s *Store) Abandon(ctx context.Context, k Key) error {
+	if s.off(k) {
+		return nil
+	}
+	_, err := s.DB.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE caller_id = ? AND idem_key = ? AND state = ? AND owner = ?`,
+		k.Caller, k.Value, stateInProgress, k.owner)
+	if err != nil {
+		return fmt.Errorf("abandon idempotency key: %w", err)
 	}
 	return nil
 }
@@ -196,7 +214,7 @@ func (s *Store) Once(ctx context.Context, k Key, effect func(tx *sql.Tx) (web.An
 // found, not allowed, busy, broken) leaves the key unused.
 func Final(err error) bool {
 	e, ok := apperr.As(err)
-	return ok && e.Kind == apperr.Conflict
+	return ok && (e.Kind == apperr.Conflict || e.Kind == apperr.Declined)
 }
 
 // Replay returns what a twin has stored after Begin said ErrTaken.

@@ -27,6 +27,9 @@ type Metrics struct {
 	lockWait    prometheus.Histogram
 	txRetries   *prometheus.CounterVec
 	httpLatency *prometheus.HistogramVec
+	exceptions  *prometheus.CounterVec
+	channelDown *prometheus.GaugeVec
+	jobFailures *prometheus.CounterVec
 }
 
 // New registers everything once.
@@ -54,6 +57,19 @@ func New() *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"method", "route", "status"}),
 	}
+	m.exceptions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "exceptions_opened_total",
+		Help: "Exceptions opened for a person, by kind. Every one is an alarm.",
+	}, []string{"kind"})
+	m.channelDown = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "channel_down",
+		Help: "1 while a payment channel's circuit breaker is open and calls fail at once.",
+	}, []string{"channel"})
+	m.jobFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "job_failures_total",
+		Help: "Rounds of background jobs that ended with an error or a panic, by job.",
+	}, []string{"job"})
+	m.Registry.MustRegister(m.exceptions, m.channelDown, m.jobFailures)
 	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -74,6 +90,26 @@ func (m *Metrics) LockWaited(d time.Duration) { m.lockWait.Observe(d.Seconds()) 
 
 // TxRetried counts one more run of a transaction.
 func (m *Metrics) TxRetried(cause string) { m.txRetries.WithLabelValues(cause).Inc() }
+
+// ExceptionOpened counts one more thing that needs a person.
+func (m *Metrics) ExceptionOpened(kind string) { m.exceptions.WithLabelValues(kind).Inc() }
+
+// Exceptions gives the counter behind ExceptionOpened.
+func (m *Metrics) Exceptions(kind string) prometheus.Counter {
+	return m.exceptions.WithLabelValues(kind)
+}
+
+// ChannelDown says whether a channel is taken to be down.
+func (m *Metrics) ChannelDown(channel string, down bool) {
+	value := 0.0
+	if down {
+		value = 1
+	}
+	m.channelDown.WithLabelValues(channel).Set(value)
+}
+
+// JobFailed counts a round of a job that failed.
+func (m *Metrics) JobFailed(job string) { m.jobFailures.WithLabelValues(job).Inc() }
 
 // HTTPServed records a finished request. route is the pattern, never the path, so that the label set stays small.
 func (m *Metrics) HTTPServed(method, route, status string, d time.Duration) {

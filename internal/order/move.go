@@ -15,6 +15,9 @@ import (
 	"example.com/oncepay/internal/outbox"
 )
 
+// CodeIllegalMove is the code of the refusal of a move that the state table does not have.
+const CodeIllegalMove = "order_state_illegal"
+
 // Outcome says what asking for a move came to, when it was not refused.
 type Outcome int
 
@@ -40,6 +43,7 @@ const (
 	causeCancel = "cancel"
 	causeShip   = "ship"
 	causeFinish = "finish"
+	causeExpire = "expire"
 	causeFree   = "free" // an order over nothing pays itself
 )
 
@@ -95,7 +99,7 @@ func (s *Service) notMoved(ctx context.Context, tx *sql.Tx, o Order, m Move) (Or
 		return o, Already, nil
 	}
 	s.Metrics.GuardHit("state", operation, metrics.Blocked)
-	return Order{}, 0, apperr.New(apperr.Conflict, "order_state_illegal", "The order is %s and cannot become %s.", o.Status, m.To).
+	return Order{}, 0, apperr.New(apperr.Conflict, CodeIllegalMove, "The order is %s and cannot become %s.", o.Status, m.To).
 		At(apperr.LayerState).With("order_status", o.Status)
 }
 

@@ -11,6 +11,7 @@ import (
 	"example.com/oncepay/internal/activity"
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/metrics"
@@ -30,6 +31,7 @@ type Service struct {
 	Keys          *idemkey.Store
 	Tokens        *token.Store
 	Locks         Locker
+	Exceptions    *exception.Store
 	Metrics       *metrics.Metrics
 	Now           func() time.Time // UTC, cut to microseconds
 	NewOrderNo    func() (string, error)
@@ -257,20 +259,26 @@ func (s *Service) Cancel(ctx context.Context, tx *sql.Tx, orderNo string, by aut
 	return s.step(ctx, tx, orderNo, Move{From: []Status{Init}, To: Cancelled, Cause: causeCancel, Actor: by.Actor()}, by)
 }
 
-// Ship marks a paid order as on its way. Asking again is Already.
+// Ship marks a paid order as on its way. Asking again is Already. An order whose money needs a person is not shipped.
 func (s *Service) Ship(ctx context.Context, tx *sql.Tx, orderNo string, by auth.Caller) (Order, error) {
-	return s.step(ctx, tx, orderNo, Move{From: []Status{Paid}, To: Shipped, Cause: causeShip, Actor: by.Actor()}, by)
+	o, err := s.step(ctx, tx, orderNo, Move{From: []Status{Paid}, To: Shipped, Cause: causeShip, Actor: by.Actor()}, by)
+	if err != nil {
+		return Order{}, err
+	}
+	// Looked at after the move, which holds the order's row: whoever blocks an order locks that row first.
+	blocked, err := s.Exceptions.Blocks(ctx, tx, orderNo)
+	if err != nil {
+		return Order{}, err
+	}
+	if blocked {
+		return Order{}, apperr.New(apperr.Conflict, "order_blocked", "The order has an open exception about its money; resolve it first.").At(apperr.LayerState)
+	}
+	return o, nil
 }
 
 // Finish marks an order as received. Asking again is Already.
 func (s *Service) Finish(ctx context.Context, tx *sql.Tx, orderNo string, by auth.Caller) (Order, error) {
 	return s.step(ctx, tx, orderNo, Move{From: []Status{Paid, Shipped}, To: Finished, Cause: causeFinish, Actor: by.Actor()}, by)
-}
-
-// MarkPaid records that money arrived. The cause is the trade that brought it: the same trade again is Already, another
-// trade on a paid order is refused as illegal, because it is other money.
-func (s *Service) MarkPaid(ctx context.Context, tx *sql.Tx, orderNo, trade string, at time.Time) (Order, Outcome, error) {
-	return s.Apply(ctx, tx, orderNo, Move{From: []Status{Init}, To: Paid, Cause: trade, Actor: "system:payment", PaidAt: &at})
 }
 
 func (s *Service) step(ctx context.Context, tx *sql.Tx, orderNo string, m Move, by auth.Caller) (Order, error) {

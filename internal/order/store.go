@@ -86,10 +86,10 @@ func list(ctx context.Context, q mysqldb.Querier, user int64, page web.Page) ([]
 func insert(ctx context.Context, tx *sql.Tx, o Order) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_order (order_no, user_id, sku_id, activity_id, attempt, biz_token, status, version, quantity, amount, discount,
-			coupon_no, currency, expires_at, create_time, update_time)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			coupon_no, currency, expires_at, next_close_at, create_time, update_time)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		o.OrderNo, o.UserID, o.SKUID, o.ActivityID, o.Attempt, o.BizToken, o.Status, o.Version, o.Quantity, o.Amount, o.Discount,
-		o.CouponNo, o.Currency, o.ExpiresAt, o.CreatedAt, o.CreatedAt)
+		o.CouponNo, o.Currency, o.ExpiresAt, o.ExpiresAt, o.CreatedAt, o.CreatedAt)
 	if mysqldb.IsDuplicate(err, "uk_order_no") {
 		// Two numbers clashed, which says nothing about the action: the whole transaction runs again with a new number.
 		return fmt.Errorf("order_no %s is taken: %w", o.OrderNo, mysqldb.ErrStale)
@@ -100,10 +100,11 @@ func insert(ctx context.Context, tx *sql.Tx, o Order) error {
 	return nil
 }
 
-// compareAndMove is the one update of a status: on the status and the version that were read. False: somebody was faster.
+// compareAndMove is the one update of a status: on the status and the version that were read. False: somebody was faster. An
+// order that leaves INIT needs no closing any more.
 func compareAndMove(ctx context.Context, tx *sql.Tx, o Order, to Status, paidAt *time.Time, now time.Time) (bool, error) {
 	res, err := tx.ExecContext(ctx, `
-		UPDATE t_order SET status = ?, version = version + 1, paid_at = COALESCE(?, paid_at), update_time = ?
+		UPDATE t_order SET status = ?, version = version + 1, paid_at = COALESCE(?, paid_at), next_close_at = NULL, update_time = ?
 		WHERE order_no = ? AND status = ? AND version = ?`,
 		to, paidAt, now, o.OrderNo, o.Status, o.Version)
 	if err != nil {
@@ -132,4 +133,64 @@ func tookEffect(ctx context.Context, q mysqldb.Querier, orderNo, cause string) (
 		return false, fmt.Errorf("read history of order %s: %w", orderNo, err)
 	}
 	return n > 0, nil
+}
+
+// lockRow waits for the order's row and holds it to the transaction's end: whatever else wants to move or pay the order comes
+// before or after.
+func lockRow(ctx context.Context, tx *sql.Tx, orderNo string) (*Order, error) {
+	return one(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_order WHERE order_no = ? FOR UPDATE`, orderNo), "order_no")
+}
+
+// Due is an unpaid order whose time is over, and the time that claims the look at it.
+type Due struct {
+	OrderNo     string
+	nextCloseAt time.Time
+}
+
+func dueToClose(ctx context.Context, q mysqldb.Querier, now time.Time, limit int) ([]Due, error) {
+	rows, err := q.QueryContext(ctx, `SELECT order_no, next_close_at FROM t_order WHERE next_close_at <= ? ORDER BY next_close_at LIMIT ?`, now, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read orders to close: %w", err)
+	}
+	defer rows.Close()
+	var due []Due
+	for rows.Next() {
+		var d Due
+		if err := rows.Scan(&d.OrderNo, &d.nextCloseAt); err != nil {
+			return nil, fmt.Errorf("read orders to close: %w", err)
+		}
+		due = append(due, d)
+	}
+	return due, rows.Err()
+}
+
+func claimClose(ctx context.Context, db *mysqldb.DB, d Due, next time.Time) (bool, error) {
+	res, err := db.ExecContext(ctx, `UPDATE t_order SET next_close_at = ? WHERE order_no = ? AND next_close_at = ?`, next, d.OrderNo, d.nextCloseAt)
+	if err != nil {
+		return false, fmt.Errorf("claim order to close: %w", err)
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+// addRefunded adds to what has gone back; the sum stays between nothing and what was paid.
+func addRefunded(ctx context.Context, tx *sql.Tx, orderNo string, amount int64, now time.Time) error {
+	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `
+		UPDATE t_order SET refunded_amount = refunded_amount + ?, update_time = ?
+		WHERE order_no = ? AND refunded_amount + ? BETWEEN 0 AND amount`, amount, now, orderNo, amount))
+	if err != nil {
+		return fmt.Errorf("count refund of order %s: %w", orderNo, err)
+	}
+	return nil
+}
+
+// statusBeforeRefund is where an order stood when the refund of all its money began.
+func statusBeforeRefund(ctx context.Context, q mysqldb.Querier, orderNo string) (Status, error) {
+	var s Status
+	err := q.QueryRowContext(ctx, `
+		SELECT from_status FROM t_order_history WHERE order_no = ? AND to_status = ? ORDER BY version DESC LIMIT 1`, orderNo, Refunding).Scan(&s)
+	if err != nil {
+		return 0, fmt.Errorf("read where order %s stood: %w", orderNo, err)
+	}
+	return s, nil
 }

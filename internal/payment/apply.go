@@ -71,6 +71,9 @@ type Result struct {
 // A fact that cannot take effect is no error but a Result that says why. mysqldb.ErrStale makes InTx run the whole again; any
 // other error means that nothing is decided.
 func (s *Service) Apply(ctx context.Context, tx *sql.Tx, f Fact) (Result, error) {
+	if f.OccurredAt.IsZero() { // a channel that does not say when
+		f.OccurredAt = s.Now()
+	}
 	ch, known := s.Channels[f.Channel]
 	if !known {
 		return Result{}, fmt.Errorf("no channel %q", f.Channel)

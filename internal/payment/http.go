@@ -30,7 +30,7 @@ func (h *HTTP) Pay(r *http.Request) (web.Answer, error) {
 		return web.Answer{}, err
 	}
 	return h.Service.Pay(r.Context(), PayInput{
-		OrderNo: chi.URLParam(r, "order_no"), Channel: req.Channel, By: auth.From(r.Context()), Key: key,
+		OrderNo: chi.URLParam(r, "order_no"), Channel: req.Channel, By: auth.From(r.Context()), Key: key.ForMoney(),
 	})
 }
 
@@ -60,7 +60,7 @@ func (h *HTTP) Refund(r *http.Request) (web.Answer, error) {
 	if err != nil {
 		return web.Answer{}, err
 	}
-	in := RefundInput{OrderNo: chi.URLParam(r, "order_no"), Amount: req.Amount, Reason: req.Reason, By: auth.From(r.Context()), Key: key}
+	in := RefundInput{OrderNo: chi.URLParam(r, "order_no"), Amount: req.Amount, Reason: req.Reason, By: auth.From(r.Context()), Key: key.ForMoney()}
 	if req.RefundNo != nil {
 		in.RefundNo = *req.RefundNo
 		if err := checkRefundNo(in.RefundNo); err != nil {

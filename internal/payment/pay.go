@@ -224,7 +224,7 @@ func (s *Service) note(ctx context.Context, tx *sql.Tx, ch Channel, p Payment, t
 func tradeFact(ch Channel, p Payment, trade Trade, source string) Fact {
 	f := Fact{
 		Event: EventPaid, Channel: ch.Name(), Merchant: ch.Merchant(), PayNo: p.PayNo, TradeNo: trade.TradeNo,
-		Amount: trade.Amount, Currency: trade.Currency, OccurredAt: trade.At, Source: source,
+		Amount: trade.Amount, Currency: trade.Currency, OccurredAt: trade.At.UTC().Truncate(time.Microsecond), Source: source,
 	}
 	switch trade.Status {
 	case TradeFailed:

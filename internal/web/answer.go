@@ -129,6 +129,8 @@ func Status(k apperr.Kind) int {
 		return http.StatusMethodNotAllowed
 	case apperr.Conflict, apperr.InProgress:
 		return http.StatusConflict
+	case apperr.Declined:
+		return http.StatusPaymentRequired
 	case apperr.KeyReused:
 		return http.StatusUnprocessableEntity
 	case apperr.TooLarge:

@@ -247,7 +247,7 @@ type notice struct {
 // ParseNotice is payment.Channel's. One strict parser reads the verified bytes once; what it cannot read for certain, a
 // repeated field or an event that does not fit its content, is refused and not acknowledged.
 func (c *Channel) ParseNotice(body []byte) (payment.Notice, error) {
-	invalid := func(format string, args ...any) error {
+	invalid := func(format string, args ...any) *apperr.Error {
 		return apperr.New(apperr.Invalid, "notice_invalid", format, args...)
 	}
 	var n notice
