@@ -7,7 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -168,28 +168,50 @@ func (c *Checker) legalMoves(ctx context.Context) ([]Violation, error) {
 
 // redisKeysExpire looks for locks and tokens that would live for ever. With Redis down there is nothing to look at.
 func (c *Checker) redisKeysExpire(ctx context.Context) ([]Violation, error) {
-	const name = "redis_keys_expire"
-	var found []Violation
-	scan := func(ctx context.Context, node redis.Cmdable) error {
-		keys := node.Scan(ctx, 0, "oncepay:*", 1000).Iterator()
-		for keys.Next(ctx) {
-			// -1 means: there, without an expiry. A key that went meanwhile is -2.
-			if ttl := node.PTTL(ctx, keys.Val()).Val(); ttl == -1 && (strings.HasPrefix(keys.Val(), "oncepay:lock:") || strings.HasPrefix(keys.Val(), "oncepay:token:")) {
-				found = append(found, Violation{name, keys.Val(), "lives without an expiry"})
-			}
+	var (
+		mu    sync.Mutex // the masters of a cluster are scanned at the same time
+		found []Violation
+	)
+	scan := func(ctx context.Context, node *redis.Client) error {
+		immortal, err := keysWithoutExpiry(ctx, node)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, key := range immortal {
+			found = append(found, Violation{"redis_keys_expire", key, "lives without an expiry"})
 		}
-		return keys.Err()
+		return err
 	}
 	var err error
-	if cluster, ok := c.Redis.(*redis.ClusterClient); ok {
-		err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return scan(ctx, node) })
-	} else {
-		err = scan(ctx, c.Redis)
+	switch client := c.Redis.(type) {
+	case *redis.ClusterClient:
+		err = client.ForEachMaster(ctx, scan)
+	case *redis.Client:
+		err = scan(ctx, client)
 	}
 	if err != nil {
 		web.Log(ctx).Warn("cannot look for Redis keys without expiry", "error", err)
 	}
 	return found, nil
+}
+
+func keysWithoutExpiry(ctx context.Context, node *redis.Client) ([]string, error) {
+	var immortal []string
+	for _, pattern := range []string{"oncepay:lock:*", "oncepay:token:*"} {
+		keys := node.Scan(ctx, 0, pattern, 1000).Iterator() // a thousand a step: few round trips, none of them long
+		for keys.Next(ctx) {
+			ttl, err := node.PTTL(ctx, keys.Val()).Result()
+			if err != nil {
+				return immortal, err
+			}
+			if ttl == -1 { // there, without an expiry; a key that went meanwhile is -2
+				immortal = append(immortal, keys.Val())
+			}
+		}
+		if err := keys.Err(); err != nil {
+			return immortal, err
+		}
+	}
+	return immortal, nil
 }
 
 // HTTP answers GET /v1/ops/invariants.
