@@ -12,8 +12,10 @@ import (
 	"example.com/oncepay/docs"
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/callback"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/payment"
 	"example.com/oncepay/internal/web"
 )
 
@@ -25,6 +27,8 @@ func (s *service) routes() (http.Handler, error) {
 	}
 	orders := &order.HTTP{Service: s.orders}
 	stock := &inventory.HTTP{Service: s.stock, Keys: s.keys}
+	payments := &payment.HTTP{Service: s.payments}
+	callbacks := &callback.HTTP{Service: s.callbacks, Keys: s.keys}
 
 	r := chi.NewRouter()
 	r.Use(web.Observe(s.log, s.metrics, s.now), web.SecurityHeaders, web.Deadline(s.cfg.RequestTimeout))
@@ -38,6 +42,11 @@ func (s *service) routes() (http.Handler, error) {
 	r.Method(http.MethodGet, "/docs", documentation)
 	r.Method(http.MethodGet, "/docs/*", documentation)
 
+	r.Post("/v1/callbacks/{channel}", web.Handle(callbacks.Receive))
+	if s.mockpay != nil {
+		r.Mount(mockpayPath, http.StripPrefix(mockpayPath, s.mockpay))
+	}
+
 	r.Group(func(r chi.Router) {
 		r.Use(auth.Require(s.cfg.JWTSecret, s.now), s.limitRate)
 
@@ -49,12 +58,20 @@ func (s *service) routes() (http.Handler, error) {
 		r.Get("/v1/orders/{order_no}", web.Handle(orders.Get))
 		r.Post("/v1/orders/{order_no}/cancel", web.Handle(orders.Cancel))
 		r.Post("/v1/orders/{order_no}/finish", web.Handle(orders.Finish))
+		r.Get("/v1/orders/{order_no}/timeline", web.Handle(s.timeline.HTTP))
+		r.Post("/v1/orders/{order_no}/payments", web.Handle(payments.Pay))
+		r.Get("/v1/payments/{pay_no}", web.Handle(payments.GetPayment))
+		r.Post("/v1/orders/{order_no}/refunds", web.Handle(payments.Refund))
+		r.Get("/v1/refunds/{refund_no}", web.Handle(payments.GetRefund))
 
 		r.Group(func(r chi.Router) {
 			r.Use(auth.RequireOps)
 
 			r.Post("/v1/orders/{order_no}/ship", web.Handle(orders.Ship))
 			r.Get("/v1/ops/invariants", web.Handle(s.recon.HTTP))
+			r.Get("/v1/ops/exceptions", web.Handle(s.exceptions.ListHTTP))
+			r.Post("/v1/ops/exceptions/{id}/resolve", web.Handle(s.exceptions.ResolveHTTP))
+			r.Post("/v1/ops/notices/{id}/replay", web.Handle(callbacks.Replay))
 			r.Put("/v1/ops/skus/{sku_id}", web.Handle(stock.PutSKU))
 			r.Get("/v1/ops/skus/{sku_id}", web.Handle(stock.GetSKU))
 			r.Post("/v1/ops/skus/{sku_id}/stock-movements", web.Handle(stock.MoveStock))

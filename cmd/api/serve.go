@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,17 +9,24 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"example.com/oncepay/internal/activity"
+	"example.com/oncepay/internal/callback"
 	"example.com/oncepay/internal/config"
+	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/inventory"
+	"example.com/oncepay/internal/jobs"
 	"example.com/oncepay/internal/lock"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/mockpay"
 	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/payment"
 	"example.com/oncepay/internal/recon"
+	"example.com/oncepay/internal/timeline"
 	"example.com/oncepay/internal/token"
 )
 
@@ -37,22 +45,29 @@ const (
 
 // service is everything that answers requests, wired once.
 type service struct {
-	cfg      *config.Config
-	stores   *stores
-	metrics  *metrics.Metrics
-	log      *slog.Logger
-	now      func() time.Time
-	keys     *idemkey.Store
-	tokens   *token.Store
-	orders   *order.Service
-	stock    *inventory.Service
-	activity *activity.Store
-	recon    *recon.Checker
-	draining atomic.Bool
+	cfg        *config.Config
+	stores     *stores
+	metrics    *metrics.Metrics
+	log        *slog.Logger
+	now        func() time.Time
+	keys       *idemkey.Store
+	tokens     *token.Store
+	orders     *order.Service
+	stock      *inventory.Service
+	activity   *activity.Store
+	recon      *recon.Checker
+	exceptions *exception.Store
+	payments   *payment.Service
+	callbacks  *callback.Service
+	timeline   *timeline.Teller
+	jobs       *jobs.Runner
+	mockpay    *mockpay.Server // in-process, dev only; else nil
+	draining   atomic.Bool
 }
 
-// newService connects the parts. Nothing is set anywhere else.
-func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log *slog.Logger) *service {
+// newService connects the parts. Nothing is set anywhere else. self is this process's own address, e.g.
+// http://127.0.0.1:8080: channels call back there unless PUBLIC_URL says otherwise.
+func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log *slog.Logger, self string) (*service, error) {
 	keys := &idemkey.Store{
 		DB: s.db, Now: w.now, Lease: cfg.KeyLease, Retention: cfg.KeyRetention, Metrics: m,
 		Disabled: cfg.Disabled(config.GuardIdempotencyKey),
@@ -65,17 +80,43 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 	if cfg.Disabled(config.GuardLock) {
 		locks = lock.None{}
 	}
-	return &service{
-		cfg: cfg, stores: s, metrics: m, log: log, now: w.now, keys: keys, tokens: tokens,
-		orders: &order.Service{
-			DB: s.db, Keys: keys, Tokens: tokens, Locks: locks, Metrics: m, Now: w.now, NewOrderNo: w.newOrderNo,
-			PayTimeout: cfg.OrderPayTimeout, TokenRequired: cfg.TokenRequired,
-		},
+	exceptions := &exception.Store{DB: s.db, Keys: keys, Metrics: m, Now: w.now}
+	orders := &order.Service{
+		DB: s.db, Keys: keys, Tokens: tokens, Locks: locks, Exceptions: exceptions, Metrics: m, Now: w.now, NewOrderNo: w.newOrderNo,
+		PayTimeout: cfg.OrderPayTimeout, TokenRequired: cfg.TokenRequired,
+	}
+	svc := &service{
+		cfg: cfg, stores: s, metrics: m, log: log, now: w.now, keys: keys, tokens: tokens, orders: orders, exceptions: exceptions,
 		stock:    &inventory.Service{DB: s.db, Now: w.now},
 		activity: &activity.Store{DB: s.db, Now: w.now},
 		recon:    &recon.Checker{DB: s.db, Redis: s.redis, Now: w.now},
+		timeline: &timeline.Teller{DB: s.db, Orders: orders},
+		jobs:     jobs.NewRunner(log, m),
 	}
+	channels, err := svc.channels(self)
+	if err != nil {
+		return nil, err
+	}
+	svc.payments = &payment.Service{
+		DB: s.db, Keys: keys, Locks: locks, Orders: orders, Exceptions: exceptions, Channels: channels, Metrics: m, Log: log, Now: w.now,
+		NewPayNo: w.newOrderNo, PublicURL: cmp.Or(cfg.PublicURL, self), CallBudget: min(callBudget, cfg.RequestTimeout/3), Wake: svc.jobs.Wake,
+	}
+	svc.callbacks = &callback.Service{DB: s.db, Payments: svc.payments, Exceptions: exceptions, Now: w.now}
+	svc.jobs.Jobs = []jobs.Job{
+		{Name: "payments.poll", Every: jobPause, Round: svc.payments.PollPayments},
+		{Name: "refunds.send", Every: jobPause, Round: svc.payments.SendRefunds},
+		{Name: "orders.close", Every: jobPause, Round: svc.payments.CloseExpired},
+		{Name: "notices.retry", Every: jobPause, Round: svc.callbacks.RetryParked},
+	}
+	return svc, nil
 }
+
+const (
+	// callBudget is one call to a channel: channels ask for 5 s at most, and three calls must fit into a request's deadline.
+	callBudget = 3 * time.Second
+	// jobPause is between two rounds of a job. A round that finds nothing is one look at an index.
+	jobPause = time.Second
+)
 
 // claimLease outlives the request that holds a token's claim, COMMIT included, so that no living request loses it.
 func claimLease(cfg *config.Config) time.Duration { return cfg.RequestTimeout + writeSlack }
@@ -88,7 +129,16 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	svc := newService(cfg, s, m, w, log)
+	listener, err := net.Listen("tcp", cfg.HTTPAddr)
+	if err != nil {
+		return fmt.Errorf("listen on HTTP_ADDR: %w", err)
+	}
+	defer listener.Close() // a no-op once the server has taken it over and closed it
+	svc, err := newService(cfg, s, m, w, log, "http://"+listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, svc.closeMockpay(ctx)) }()
 	for _, guard := range cfg.DisableGuards {
 		log.Warn("GUARD DISABLED for training; only the layers below it are left", "guard", guard)
 	}
@@ -101,13 +151,14 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", cfg.HTTPAddr)
-	if err != nil {
-		return fmt.Errorf("listen on HTTP_ADDR: %w", err)
-	}
 	if err := svc.welcome(stdout, listener.Addr().String()); err != nil {
-		return errors.Join(err, listener.Close())
+		return err
 	}
+	working, stop := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { svc.jobs.Run(working) })
+	defer background.Wait()
+	defer stop()
 	return svc.listen(ctx, listener, handler)
 }
 

@@ -115,14 +115,22 @@ func newInstance(t *testing.T, dsn, redisURL string, env ...string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.svc = newService(cfg, stores, i.metrics, world{now: i.clock.now, newOrderNo: newOrderNo}, log)
+	server := httptest.NewUnstartedServer(nil)
+	i.url = "http://" + server.Listener.Addr().String()
+	i.svc, err = newService(cfg, stores, i.metrics, world{now: i.clock.now, newOrderNo: newOrderNo}, log, i.url)
+	if err != nil {
+		t.Fatal(err)
+	}
 	handler, err := i.svc.routes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(handler)
-	i.url = server.URL
+	server.Config.Handler = handler
+	server.Start()
 	t.Cleanup(func() {
+		if err := i.svc.closeMockpay(context.Background()); err != nil {
+			t.Errorf("close mockpay: %v", err)
+		}
 		server.Close()
 		if err := stores.close(); err != nil {
 			t.Errorf("close stores: %v", err)

@@ -24,12 +24,15 @@ var height = map[string]int{
 	"internal/web":  2,
 	"internal/auth": 3, "internal/outbox": 3,
 	"internal/idemkey": 4, "internal/token": 4,
-	"internal/inventory": 5, "internal/activity": 5,
+	"internal/jobs": 1, "internal/ledger": 1,
+	"internal/inventory": 5, "internal/activity": 5, "internal/exception": 5,
 	"internal/order":   6,
-	"internal/recon":   7,
-	"internal/testenv": 8,
-	"internal/arch":    9,
-	"cmd/api":          9,
+	"internal/payment": 7, "internal/mockpay": 7,
+	"internal/payment/mockpay": 8, "internal/callback": 8,
+	"internal/recon": 9, "internal/timeline": 9,
+	"internal/testenv": 10,
+	"internal/arch":    11,
+	"cmd/api":          11, "cmd/mockpay": 11,
 }
 
 // Imports are parsed here, not asked from `go list`: a test that shells out is cached as passing.

@@ -78,14 +78,19 @@ func parseCreate(r *http.Request) (CreateInput, error) {
 // binary collation ignores a trailing space.
 func NumberFromPath(r *http.Request) (string, error) {
 	no := chi.URLParam(r, "order_no")
-	ok := len(no) == numberLength
-	for i := 0; ok && i < len(no); i++ {
-		ok = no[i] >= '0' && no[i] <= '9' || no[i] >= 'a' && no[i] <= 'f'
-	}
-	if !ok {
+	if !IsNumber(no) {
 		return "", errNotFound()
 	}
 	return no, nil
+}
+
+// IsNumber reports whether s has the form of an order_no (and of a pay_no, which is made alike).
+func IsNumber(s string) bool {
+	ok := len(s) == numberLength
+	for i := 0; ok && i < len(s); i++ {
+		ok = s[i] >= '0' && s[i] <= '9' || s[i] >= 'a' && s[i] <= 'f'
+	}
+	return ok
 }
 
 // Get answers GET /v1/orders/{order_no}.

@@ -10,6 +10,7 @@ import (
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/money"
+	"example.com/oncepay/internal/order"
 	"example.com/oncepay/internal/web"
 )
 
@@ -18,6 +19,10 @@ type HTTP struct{ Service *Service }
 
 // Pay answers POST /v1/orders/{order_no}/payments.
 func (h *HTTP) Pay(r *http.Request) (web.Answer, error) {
+	orderNo, err := order.NumberFromPath(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
 	var req struct {
 		Channel string `json:"channel"`
 	}
@@ -30,13 +35,17 @@ func (h *HTTP) Pay(r *http.Request) (web.Answer, error) {
 		return web.Answer{}, err
 	}
 	return h.Service.Pay(r.Context(), PayInput{
-		OrderNo: chi.URLParam(r, "order_no"), Channel: req.Channel, By: auth.From(r.Context()), Key: key.ForMoney(),
+		OrderNo: orderNo, Channel: req.Channel, By: auth.From(r.Context()), Key: key.ForMoney(),
 	})
 }
 
 // GetPayment answers GET /v1/payments/{pay_no}.
 func (h *HTTP) GetPayment(r *http.Request) (web.Answer, error) {
-	p, err := h.Service.GetPayment(r.Context(), chi.URLParam(r, "pay_no"), auth.From(r.Context()))
+	payNo := chi.URLParam(r, "pay_no")
+	if !order.IsNumber(payNo) { // made like one
+		return web.Answer{}, errPaymentNotFound()
+	}
+	p, err := h.Service.GetPayment(r.Context(), payNo, auth.From(r.Context()))
 	if err != nil {
 		return web.Answer{}, err
 	}
@@ -47,6 +56,10 @@ const maxReason = 255 // characters; the column's width
 
 // Refund answers POST /v1/orders/{order_no}/refunds.
 func (h *HTTP) Refund(r *http.Request) (web.Answer, error) {
+	orderNo, err := order.NumberFromPath(r)
+	if err != nil {
+		return web.Answer{}, err
+	}
 	var req struct {
 		RefundNo *string      `json:"refund_no"`
 		Amount   money.Amount `json:"amount"`
@@ -60,7 +73,7 @@ func (h *HTTP) Refund(r *http.Request) (web.Answer, error) {
 	if err != nil {
 		return web.Answer{}, err
 	}
-	in := RefundInput{OrderNo: chi.URLParam(r, "order_no"), Amount: req.Amount, Reason: req.Reason, By: auth.From(r.Context()), Key: key.ForMoney()}
+	in := RefundInput{OrderNo: orderNo, Amount: req.Amount, Reason: req.Reason, By: auth.From(r.Context()), Key: key.ForMoney()}
 	if req.RefundNo != nil {
 		in.RefundNo = *req.RefundNo
 		if err := checkRefundNo(in.RefundNo); err != nil {
@@ -78,7 +91,11 @@ func (h *HTTP) Refund(r *http.Request) (web.Answer, error) {
 
 // GetRefund answers GET /v1/refunds/{refund_no}.
 func (h *HTTP) GetRefund(r *http.Request) (web.Answer, error) {
-	refund, err := h.Service.GetRefund(r.Context(), chi.URLParam(r, "refund_no"), auth.From(r.Context()))
+	refundNo := chi.URLParam(r, "refund_no")
+	if !storable(refundNo) {
+		return web.Answer{}, errRefundNotFound()
+	}
+	refund, err := h.Service.GetRefund(r.Context(), refundNo, auth.From(r.Context()))
 	if err != nil {
 		return web.Answer{}, err
 	}

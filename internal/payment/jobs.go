@@ -99,7 +99,7 @@ const enoughLooks = 2
 func (s *Service) noteLook(ctx context.Context, tx *sql.Tx, ch Channel, p Payment, trade Trade, callErr error, last bool) error {
 	now := s.Now()
 	switch {
-	case errors.Is(callErr, ErrNotThere) && p.Polls+1 >= enoughLooks:
+	case errors.Is(callErr, ErrNotThere) && p.Status != Pending && p.Polls+1 >= enoughLooks:
 		_, err := ended(ctx, tx, p.PayNo, Failed, now)
 		return err
 	case callErr != nil && last:

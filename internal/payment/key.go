@@ -44,3 +44,17 @@ func checkRefundNo(s string) error {
 	}
 	return nil
 }
+
+// storable reports whether a number can be one of ours, derived or a caller's: what cannot must not reach the database, where
+// even a binary collation ignores a trailing space.
+func storable(s string) bool {
+	if s == "" || len(s) > maxRefundNo {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}

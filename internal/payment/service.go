@@ -51,7 +51,7 @@ func (s *Service) GetPayment(ctx context.Context, payNo string, by auth.Caller) 
 		return Payment{}, err
 	}
 	if p == nil || !by.MaySee(p.UserID) {
-		return Payment{}, apperr.New(apperr.NotFound, "payment_not_found", "There is no such payment.")
+		return Payment{}, errPaymentNotFound()
 	}
 	return *p, nil
 }
@@ -63,9 +63,17 @@ func (s *Service) GetRefund(ctx context.Context, refundNo string, by auth.Caller
 		return Refund{}, err
 	}
 	if r == nil || !by.MaySee(r.UserID) {
-		return Refund{}, apperr.New(apperr.NotFound, "refund_not_found", "There is no such refund.")
+		return Refund{}, errRefundNotFound()
 	}
 	return *r, nil
+}
+
+func errPaymentNotFound() *apperr.Error {
+	return apperr.New(apperr.NotFound, "payment_not_found", "There is no such payment.")
+}
+
+func errRefundNotFound() *apperr.Error {
+	return apperr.New(apperr.NotFound, "refund_not_found", "There is no such refund.")
 }
 
 // channel returns a channel by name, or Invalid.

@@ -44,7 +44,7 @@ type invariant struct {
 // invariants lists those that one SELECT can decide. Each is one statement, so that it sees one moment of the data.
 func (c *Checker) invariants() []invariant {
 	paid, cancelled := int(order.Paid), int(order.Cancelled)
-	return []invariant{
+	return append(moneyInvariants(), []invariant{
 		{"one_order_per_biz_token", `
 			SELECT biz_token, CONCAT(COUNT(*), ' orders') FROM t_order GROUP BY biz_token HAVING COUNT(*) > 1`, nil},
 		{"stock_adds_up", `
@@ -93,7 +93,7 @@ func (c *Checker) invariants() []invariant {
 		{"no_key_in_progress_past_its_lease", `
 			SELECT CONCAT(caller_id, ' ', idem_key), CONCAT('lease ended at ', lease_until)
 			FROM t_idempotency_key WHERE state = 0 AND lease_until <= ?`, []any{c.Now()}},
-	}
+	}...)
 }
 
 // Check returns every violation it finds, and an error when it could not look: no answer is not a good answer.
