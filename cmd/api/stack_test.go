@@ -28,8 +28,9 @@ import (
 // fault proxies of its own, with a clock the test can move.
 type stack struct {
 	t         *testing.T
-	db        *mysqldb.DB // the test's own look at the rows, past all proxies
-	redisURL  string      // likewise
+	db        *mysqldb.DB    // the test's own look at the rows, past all proxies
+	redisURL  string         // likewise
+	channel   *channelServer // the fake channel both instances use
 	instances []*instance
 	tokens    map[auth.Caller]string
 	mu        sync.Mutex
@@ -90,6 +91,8 @@ func newStack(t *testing.T, env ...string) *stack {
 func newStackOn(t *testing.T, dsn, redisURL string, env ...string) *stack {
 	t.Helper()
 	s := &stack{t: t, db: testenv.OpenDB(t, dsn), redisURL: redisURL, tokens: make(map[auth.Caller]string)}
+	s.channel = newChannelServer(t)
+	env = append([]string{"MOCKPAY_URL=" + s.channel.url}, env...)
 	for range 2 {
 		s.instances = append(s.instances, newInstance(t, dsn, redisURL, env...))
 	}
@@ -232,6 +235,11 @@ func (s *stack) do(c call) reply {
 	for name, values := range c.header {
 		req.Header[name] = values
 	}
+	return exchange(req)
+}
+
+// exchange sends a request and reads the whole answer.
+func exchange(req *http.Request) reply {
 	start := time.Now()
 	resp, err := testClient.Do(req)
 	if err != nil {
