@@ -84,7 +84,7 @@ func (s *Server) moneyMoved() []Effect {
 			e.Kind = BillPayment
 		case e.Kind == kindRefundSucceeded:
 			e.Kind, returned[e.OutRefundNo] = BillRefund, true
-		case e.Kind == kindRefundFailed:
+		case e.Kind == kindRefundFailed && returned[e.OutRefundNo]:
 			e.Kind = BillRefundReversal
 		default:
 			continue

@@ -25,13 +25,13 @@ type Refund struct {
 	Amount      money.Amount   `json:"amount"`
 	Currency    money.Currency `json:"currency"`
 	Status      string         `json:"status"`
+	DecidedAt   time.Time      `json:"decided_at"` // when it came into its status
 }
 
 // refund is a Refund with what the channel keeps to itself.
 type refund struct {
 	Refund
-	NotifyURL string    `json:"notify_url,omitzero"`
-	DecidedAt time.Time `json:"decided_at"` // when it came into its status
+	NotifyURL string `json:"notify_url,omitzero"`
 }
 
 // RefundRequest is the body of POST /v1/refunds. TradeNo may be left out; if it is there, it must be the trade's own.
@@ -85,8 +85,9 @@ func (s *Server) accept(q RefundRequest) (Refund, error) {
 		Refund: Refund{
 			MerchantID: t.MerchantID, OutRefundNo: q.OutRefundNo, OutTradeNo: t.OutTradeNo, TradeNo: t.TradeNo, RefundID: "R" + rand.Text(),
 			Amount: q.Amount, Currency: t.Currency, Status: RefundProcessing,
+			DecidedAt: s.now(),
 		},
-		NotifyURL: q.NotifyURL, DecidedAt: s.now(),
+		NotifyURL: q.NotifyURL,
 	}
 	if err := s.commit(kindRefund, t, &f); err != nil {
 		return Refund{}, err
@@ -145,7 +146,7 @@ func (s *Server) finish(outRefundNo, kind string, notify bool) (Refund, error) {
 // decideLater lets a PROCESSING refund succeed by itself, if refunds are to. Somebody may decide otherwise before.
 // The caller holds mu.
 func (s *Server) decideLater(f refund) {
-	if s.closed || f.Status != RefundProcessing || s.faults.RefundMode != RefundAuto {
+	if s.stopped.Err() != nil || f.Status != RefundProcessing || s.faults.RefundMode != RefundAuto {
 		return
 	}
 	after := milliseconds(s.faults.AutoRefundMS)
