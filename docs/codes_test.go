@@ -220,7 +220,7 @@ func selector(e ast.Expr) string {
 func (s *source) kind(e ast.Expr) apperr.Kind {
 	kinds := map[string]apperr.Kind{
 		"apperr.Internal": apperr.Internal, "apperr.Invalid": apperr.Invalid, "apperr.Unauthenticated": apperr.Unauthenticated,
-		"apperr.Forbidden": apperr.Forbidden, "apperr.NotFound": apperr.NotFound, "apperr.Conflict": apperr.Conflict,
+		"apperr.Forbidden": apperr.Forbidden, "apperr.NotFound": apperr.NotFound, "apperr.Conflict": apperr.Conflict, "apperr.Declined": apperr.Declined,
 		"apperr.InProgress": apperr.InProgress, "apperr.KeyReused": apperr.KeyReused, "apperr.TooLarge": apperr.TooLarge,
 		"apperr.UnsupportedMedia": apperr.UnsupportedMedia, "apperr.MethodNotAllowed": apperr.MethodNotAllowed,
 		"apperr.RateLimited": apperr.RateLimited, "apperr.Unavailable": apperr.Unavailable,

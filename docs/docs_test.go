@@ -1,8 +1,12 @@
 package docs_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -23,6 +27,7 @@ import (
 	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/payment"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of the pages")
@@ -97,6 +102,10 @@ func TestMetricsPageListsEveryMetric(t *testing.T) {
 	m.LockWaited(0)
 	m.TxRetried("")
 	m.HTTPServed("", "", "", time.Second)
+	m.ExceptionOpened("")
+	m.ChannelDown("", false)
+	m.JobFailed("")
+	m.NoticeRefused("", "")
 	families, err := m.Registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +175,89 @@ func TestStateMachinePageIsTheStateTable(t *testing.T) {
 		if !rows[row] {
 			t.Errorf("docs/state-machine.md: the row %q is no move of the state table; remove it", strings.TrimSpace(row))
 		}
+	}
+}
+
+// The diagrams of attempts and refunds are drawn by hand; that every state is in them, and no other, is checked.
+func TestStateMachinePageHasEveryStateOfMoney(t *testing.T) {
+	page := read(t, "state-machine.md")
+	for section, state := range map[string]func(i uint8) fmt.Stringer{
+		"## The states of an attempt to pay": func(i uint8) fmt.Stringer { return payment.Status(i) },
+		"## The states of a refund":          func(i uint8) fmt.Stringer { return payment.RefundStatus(i) },
+	} {
+		_, rest, _ := strings.Cut(page, section)
+		diagram, _, _ := strings.Cut(rest, "```\n\n")
+		drawn := make(map[string]bool)
+		for _, name := range regexp.MustCompile(`[A-Z]{2,}`).FindAllString(diagram, -1) {
+			drawn[name] = true
+		}
+		states := make(map[string]bool)
+		for i := uint8(0); !strings.Contains(state(i).String(), "("); i++ { // a number without a name ends the list
+			states[state(i).String()] = true
+		}
+		if !maps.Equal(drawn, states) {
+			t.Errorf("docs/state-machine.md: %q draws %v; the code has %v", section, drawn, states)
+		}
+	}
+}
+
+// The states in the description are those of the code, in the form in which they are sent.
+func TestOpenAPIListsTheStatesOfMoney(t *testing.T) {
+	schemas := spec(t).Components.Schemas
+	for schema, state := range map[string]func(i uint8) fmt.Stringer{
+		"Payment": func(i uint8) fmt.Stringer { return payment.Status(i) },
+		"Refund":  func(i uint8) fmt.Stringer { return payment.RefundStatus(i) },
+		"Notice":  func(i uint8) fmt.Stringer { return payment.Disposal(i) },
+	} {
+		var sent []any
+		for i := uint8(0); !strings.Contains(state(i).String(), "("); i++ {
+			sent = append(sent, state(i))
+		}
+		want, err := json.Marshal(sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(schemas[schema].Value.Properties["status"].Value.Enum)
+		if err != nil || string(got) != string(want) {
+			t.Errorf("docs/openapi.yaml: %s.status lists %s (%v); the code sends %s", schema, got, err, want)
+		}
+	}
+}
+
+// Whoever gets an exception finds what to do about it: each kind has its section, and no section has lost its kind.
+func TestExceptionsPageHasEveryKind(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../internal/exception/exception.go", nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := make(map[string]bool)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && fmt.Sprint(spec.Type) == "Kind" {
+			kind, _ := literal(spec.Values[0])
+			kinds[kind] = true
+		}
+		return true
+	})
+	sections := make(map[string]bool)
+	for section := range strings.SplitSeq(read(t, "exceptions.md"), "\n## ") {
+		kind, text, _ := strings.Cut(section, "\n")
+		for _, part := range []string{"What happened: ", "The money: ", "Check: ", "Do: "} {
+			if !strings.HasPrefix(kind, "# ") && strings.Count(text, "\n"+part) != 1 {
+				t.Errorf("docs/exceptions.md: section %q has no single %q", kind, part)
+			}
+		}
+		sections[kind] = true
+	}
+	delete(sections, "# Exceptions")
+	if !maps.Equal(sections, kinds) {
+		t.Errorf("docs/exceptions.md has the sections %v; the kinds are %v", slices.Sorted(maps.Keys(sections)), slices.Sorted(maps.Keys(kinds)))
+	}
+	var listed []string
+	for _, kind := range spec(t).Components.Schemas["Exception"].Value.Properties["kind"].Value.Enum {
+		listed = append(listed, fmt.Sprint(kind))
+	}
+	if slices.Sort(listed); !slices.Equal(listed, slices.Sorted(maps.Keys(kinds))) {
+		t.Errorf("docs/openapi.yaml: Exception.kind lists %v; the kinds are %v", listed, slices.Sorted(maps.Keys(kinds)))
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 
 // The small catalogue of the embedded default, which README.md's lines use.
 const (
-	demoUser = 1001
-	demoSKU  = 1
+	demoUser     = 1001
+	demoOperator = 1
+	demoSKU      = 1
 )
 
 // seed puts the demo catalogue into an embedded database. What is there already keeps its stock.
@@ -52,36 +53,38 @@ oncepay is ready on {{.URL}}
 {{- end}}
 {{- if .Token}}
 
-Paste this into another terminal (the token is user {{.User}}'s, good for 24 hours):
+Paste this into another terminal (user {{.User}}'s token and an operator's, good for 24 hours):
 
   export API={{.URL}}
   export AUTH='Authorization: Bearer {{.Token}}'
+  export OPS='Authorization: Bearer {{.OpsToken}}'
+  post() { curl -sSi -X POST "$API$1" -H "$AUTH" -H 'Content-Type: application/json' "${@:2}" | tr -d '\r' | grep -E '^(HTTP|Location|Idempotent|Retry|[{]|success)'; }
+  get() { curl -sS "$API$1" -H "${2:-$AUTH}"; }
+  field() { sed -n 's/.*"'"$1"'":"\([^"]*\)".*/\1/p'; }
 
-  # a submit token, as a page fetches it when it opens
-  TOKEN=$(curl -sS $API/v1/tokens -H "$AUTH" -d '{"scene":"order.create"}' -H 'Content-Type: application/json' | sed 's/.*"token":"\([^"]*\)".*/\1/')
+A submit token, as a page fetches it when it opens, and an order. Send the last line as often as you like: it stays one order.
 
-  # an order; send this line twice, or as often as you like: it stays one order
-  curl -sSi $API/v1/orders -H "$AUTH" -H "X-Submit-Token: $TOKEN" -H 'Idempotency-Key: my-first-order-00001' -H 'Content-Type: application/json' -d '{"sku_id":{{.SKU}},"quantity":1}'
-
-  # your orders
-  curl -sS $API/v1/orders -H "$AUTH"
+  TOKEN=$(post /v1/tokens -d '{"scene":"order.create"}' | field token)
+  post /v1/orders -H "X-Submit-Token: $TOKEN" -H 'Idempotency-Key: my-first-order-00001' -d '{"sku_id":{{.SKU}},"quantity":1}'
 {{- end}}
 
-Ctrl-C ends everything this process started.
+README.md goes on from here. Ctrl-C ends everything this process started.
 `
 
 // welcome tells the person who started the service how to go on. In production it says where it listens and no more.
 func (s *service) welcome(w io.Writer, addr string) error {
 	data := map[string]any{
 		"URL": "http://" + addr, "MySQL": s.stores.mysqlAt, "Redis": s.stores.redisAt, "Disabled": s.cfg.DisableGuards,
-		"User": demoUser, "SKU": demoSKU, "Token": "",
+		"User": demoUser, "SKU": demoSKU,
 	}
 	if !s.cfg.Production() {
-		signed, err := auth.Sign(s.cfg.JWTSecret, auth.Caller{UserID: demoUser}, s.now().Add(devTokenLife))
-		if err != nil {
-			return err
+		for name, caller := range map[string]auth.Caller{"Token": {UserID: demoUser}, "OpsToken": {UserID: demoOperator, Ops: true}} {
+			signed, err := auth.Sign(s.cfg.JWTSecret, caller, s.now().Add(devTokenLife))
+			if err != nil {
+				return err
+			}
+			data[name] = signed
 		}
-		data["Token"] = signed
 	}
 	if err := template.Must(template.New("welcome").Parse(welcomeText)).Execute(w, data); err != nil {
 		return fmt.Errorf("write welcome: %w", err)

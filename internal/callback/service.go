@@ -34,11 +34,11 @@ func (s *Service) Receive(ctx context.Context, channel string, header http.Heade
 	}
 	now := s.Now()
 	if err := ch.Verify(header, body, now); err != nil {
-		return payment.Acknowledgement{}, err
+		return payment.Acknowledgement{}, s.refused(channel, err)
 	}
 	n, err := ch.ParseNotice(body)
 	if err != nil {
-		return payment.Acknowledgement{}, err
+		return payment.Acknowledgement{}, s.refused(channel, err)
 	}
 	// One transaction: the notice and what became of it. Guards: trade or refund known before (dedup), the order's status and
 	// version (state), the unique indexes below both.
@@ -55,6 +55,16 @@ func (s *Service) Receive(ctx context.Context, channel string, header http.Heade
 	s.Payments.Count(n.Fact, res)
 	s.Payments.Wake() // there may be money to return
 	return ch.Acknowledge(), nil
+}
+
+// refused counts a notice that was not taken in, by reason: stale signatures that rise show a clock that is off.
+func (s *Service) refused(channel string, err error) error {
+	reason := "other"
+	if e, ok := apperr.As(err); ok {
+		reason = e.Code
+	}
+	s.Payments.Metrics.NoticeRefused(channel, reason)
+	return err
 }
 
 // undecided turns whatever kept a notice from being decided into 503, so that it comes again.
@@ -82,7 +92,7 @@ func (s *Service) apply(ctx context.Context, tx *sql.Tx, n Notice, f payment.Fac
 	if err != nil {
 		return Notice{}, err
 	}
-	if res.Disposal == payment.Repeated && n.Status != payment.Parked {
+	if n.Status == payment.Applied || res.Disposal == payment.Repeated && n.Status != payment.Parked {
 		return n, nil // what it did stands; that it was looked at again is no news of it
 	}
 	n.Status, n.Layer, n.Outcome = res.Disposal, res.Layer, res.Outcome

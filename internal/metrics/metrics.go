@@ -30,6 +30,7 @@ type Metrics struct {
 	exceptions  *prometheus.CounterVec
 	channelDown *prometheus.GaugeVec
 	jobFailures *prometheus.CounterVec
+	refused     *prometheus.CounterVec
 }
 
 // New registers everything once.
@@ -69,7 +70,11 @@ func New() *Metrics {
 		Name: "job_failures_total",
 		Help: "Rounds of background jobs that ended with an error or a panic, by job.",
 	}, []string{"job"})
-	m.Registry.MustRegister(m.exceptions, m.channelDown, m.jobFailures)
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "notices_refused_total",
+		Help: "Channels' notices that were not taken in, by channel and reason. A rise of signature_stale is a clock that is off.",
+	}, []string{"channel", "reason"})
+	m.Registry.MustRegister(m.exceptions, m.channelDown, m.jobFailures, m.refused)
 	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -110,6 +115,22 @@ func (m *Metrics) ChannelDown(channel string, down bool) {
 
 // JobFailed counts a round of a job that failed.
 func (m *Metrics) JobFailed(job string) { m.jobFailures.WithLabelValues(job).Inc() }
+
+// NoticeRefused counts a notice that was not taken in. channel is one of ours and reason an error's code, so that the label
+// set stays small.
+func (m *Metrics) NoticeRefused(channel, reason string) {
+	m.refused.WithLabelValues(channel, reason).Inc()
+}
+
+// NoticesRefused gives the counter behind NoticeRefused.
+func (m *Metrics) NoticesRefused(channel, reason string) prometheus.Counter {
+	return m.refused.WithLabelValues(channel, reason)
+}
+
+// JobFailures gives the counter behind JobFailed.
+func (m *Metrics) JobFailures(job string) prometheus.Counter {
+	return m.jobFailures.WithLabelValues(job)
+}
 
 // HTTPServed records a finished request. route is the pattern, never the path, so that the label set stays small.
 func (m *Metrics) HTTPServed(method, route, status string, d time.Duration) {

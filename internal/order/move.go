@@ -136,9 +136,15 @@ func stockEffect(from *Status, to Status) (inventory.Kind, bool) {
 	}
 }
 
+// topic names a move for those who hear of it. Going back from a refund that failed has a name of its own: whoever grants
+// something for "order.paid" must hear that once.
 func topic(from *Status, to Status) string {
-	if from == nil {
+	switch {
+	case from == nil:
 		return "order.created"
+	case *from == Refunded, *from == Refunding && to != Refunded:
+		return "order.refund_failed"
+	default:
+		return "order." + strings.ToLower(to.String())
 	}
-	return "order." + strings.ToLower(to.String())
 }

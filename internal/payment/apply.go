@@ -56,6 +56,9 @@ var disposalNames = [...]string{"parked", "applied", "repeated", "stale", "for_p
 
 func (d Disposal) String() string { return nameOf(disposalNames[:], uint8(d)) }
 
+// MarshalText makes the name the JSON form.
+func (d Disposal) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
 // Result is what Apply made of a fact.
 type Result struct {
 	Disposal Disposal
@@ -135,9 +138,22 @@ func (s *Service) applyPayment(ctx context.Context, tx *sql.Tx, ch Channel, f Fa
 		return Result{}, fmt.Errorf("end payment %s: %w", p.PayNo, err)
 	}
 	if !moved {
-		return Result{Stale, apperr.LayerState, "the attempt is " + p.Status.String() + " already", p.OrderNo}, nil
+		return s.endedBefore(ctx, tx, p.PayNo, status)
 	}
 	return Result{Disposal: Applied, Outcome: "attempt " + status.String(), OrderNo: p.OrderNo}, nil
+}
+
+// endedBefore tells a repeat from news that come too late. It reads the attempt again: somebody may have ended it just now.
+func (s *Service) endedBefore(ctx context.Context, tx *sql.Tx, payNo string, status Status) (Result, error) {
+	p, err := getPayment(ctx, tx, payNo)
+	if err != nil {
+		return Result{}, err
+	}
+	disposal := Stale
+	if p.Status == status {
+		disposal = Repeated
+	}
+	return Result{disposal, apperr.LayerState, "the attempt is " + p.Status.String() + " already", p.OrderNo}, nil
 }
 
 // applyPaid decides what money that arrived is for. It was sent, so it is always recorded; only what it buys depends.
@@ -147,7 +163,14 @@ func (s *Service) applyPaid(ctx context.Context, tx *sql.Tx, ch Channel, p Payme
 		return Result{}, err
 	}
 	if known != nil {
-		return s.knownTrade(ctx, tx, *known, p, f)
+		return s.knownTrade(ctx, tx, ch, *known, p, f)
+	}
+	owner, err := payNoOfTrade(ctx, tx, f.Channel, f.TradeNo)
+	if err != nil {
+		return Result{}, err
+	}
+	if owner != "" && owner != p.PayNo {
+		return s.tradeConflict(ctx, tx, p, f, "it is the trade of payment "+owner)
 	}
 	t := received{Channel: f.Channel, TradeNo: f.TradeNo, PayNo: p.PayNo, OrderNo: p.OrderNo, Amount: f.Amount, Currency: f.Currency}
 	if f.Merchant != ch.Merchant() || f.Amount != p.Amount || f.Currency != p.Currency {
@@ -168,17 +191,23 @@ func (s *Service) applyPaid(ctx context.Context, tx *sql.Tx, ch Channel, p Payme
 	}
 }
 
-// knownTrade answers for money that was recorded before: a repeat, unless it is now claimed for another attempt.
-func (s *Service) knownTrade(ctx context.Context, tx *sql.Tx, known received, p Payment, f Fact) (Result, error) {
-	if known.PayNo == p.PayNo {
+// knownTrade answers for money that was recorded before: a repeat, unless it is now said to be other money.
+func (s *Service) knownTrade(ctx context.Context, tx *sql.Tx, ch Channel, known received, p Payment, f Fact) (Result, error) {
+	ours := f.Merchant == ch.Merchant() || known.Disposition == ForPerson // a repeat of wrong money is a repeat
+	if known.PayNo == p.PayNo && known.Amount == f.Amount && known.Currency == f.Currency && ours {
 		return Result{Repeated, apperr.LayerDedup, "this trade was recorded before", p.OrderNo}, nil
 	}
+	return s.tradeConflict(ctx, tx, p, f, fmt.Sprintf("it is recorded as %d %s for payment %s", known.Amount, known.Currency, known.PayNo))
+}
+
+// tradeConflict asks a person about a trade that the channel tells two stories of. The first one stands; nothing is changed.
+func (s *Service) tradeConflict(ctx context.Context, tx *sql.Tx, p Payment, f Fact, known string) (Result, error) {
 	err := s.Exceptions.Open(ctx, tx, exception.Exception{
 		Kind: exception.TradeConflict, Subject: f.Channel + ":" + f.TradeNo + ":" + p.PayNo, OrderNo: p.OrderNo, Channel: f.Channel,
 		Amount: f.Amount, Currency: f.Currency,
-		Detail: fmt.Sprintf("trade %s belongs to payment %s and is now claimed for %s; nothing was changed", f.TradeNo, known.PayNo, p.PayNo),
+		Detail: fmt.Sprintf("trade %s is now said to be %d %s for payment %s of merchant %s, but %s; nothing was changed", f.TradeNo, f.Amount, f.Currency, p.PayNo, f.Merchant, known),
 	})
-	return Result{Personal, apperr.LayerDedup, "the trade belongs to another payment", p.OrderNo}, err
+	return Result{Personal, apperr.LayerDedup, "the trade is known as other money", p.OrderNo}, err
 }
 
 // wrongMoney keeps money that is not what was agreed, for a person. The order stays.

@@ -75,6 +75,9 @@ func (s *Service) refundAfterFailure(ctx context.Context, tx *sql.Tx, r Refund, 
 	if r.DecidedAt != nil && !f.OccurredAt.After(*r.DecidedAt) {
 		return Result{Stale, apperr.LayerState, "older than the failure", r.OrderNo}, nil
 	}
+	if err := s.Orders.Lock(ctx, tx, r.OrderNo); err != nil { // so that shipping comes before or after, not between
+		return Result{}, err
+	}
 	err := s.Exceptions.Open(ctx, tx, exception.Exception{
 		Kind: exception.RefundAfterFailure, Subject: r.RefundNo, OrderNo: r.OrderNo, Channel: r.Channel, Amount: r.Amount, Currency: r.Currency, BlocksOrder: true,
 		Detail: fmt.Sprintf("refund %s had failed and its amount was free again; now the channel says it succeeded", r.RefundNo),

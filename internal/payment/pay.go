@@ -12,6 +12,7 @@ import (
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/bizkey"
 	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/order"
 	"example.com/oncepay/internal/web"
 )
@@ -63,6 +64,8 @@ func (s *Service) pay(ctx context.Context, in PayInput, ch Channel) (web.Answer,
 		return s.Keys.Replay(ctx, in.Key)
 	case idemkey.Final(err):
 		return s.Keys.Keep(ctx, in.Key, web.Problem(ctx, err))
+	case errors.Is(err, mysqldb.ErrOutcomeUnknown): // the claim may be there, and nothing was sent
+		return web.Answer{}, errors.Join(err, s.abandon(ctx, in.Key))
 	case err != nil:
 		return web.Answer{}, err
 	case answer != nil:
@@ -74,6 +77,9 @@ func (s *Service) pay(ctx context.Context, in PayInput, ch Channel) (web.Answer,
 	if apperr.Is(callErr, codeChannelDown) { // not called at all
 		return web.Answer{}, errors.Join(callErr, s.abandon(ctx, in.Key))
 	}
+	// From here on neither the client's going nor the lock's loss ends the run: the answer is known here and nowhere else.
+	ctx, stop := detached(ctx, recordBudget)
+	defer stop()
 	recorded, err := s.record(ctx, in, ch, p, trade, callErr)
 	switch {
 	case err == nil:
@@ -173,11 +179,8 @@ func (s *Service) newAttempt(ctx context.Context, tx *sql.Tx, o order.Order, cha
 	return p, insertPayment(ctx, tx, p, now)
 }
 
-// record stores the channel's answer together with the key's, or that there is none. It runs to its end whatever the client
-// does.
+// record stores the channel's answer together with the key's, or that there is none.
 func (s *Service) record(ctx context.Context, in PayInput, ch Channel, p Payment, trade Trade, callErr error) (web.Answer, error) {
-	ctx, cancel := detached(ctx, recordBudget)
-	defer cancel()
 	var answer web.Answer
 	err := s.DB.InTx(ctx, func(tx *sql.Tx) error {
 		if err := s.note(ctx, tx, ch, p, trade, callErr); err != nil {

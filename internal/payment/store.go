@@ -122,6 +122,16 @@ func getTrade(ctx context.Context, q mysqldb.Querier, channel, tradeNo string) (
 		FROM t_trade WHERE channel = ? AND trade_no = ?`, channel, tradeNo))
 }
 
+// payNoOfTrade returns the attempt a channel opened a trade for, or "".
+func payNoOfTrade(ctx context.Context, q mysqldb.Querier, channel, tradeNo string) (string, error) {
+	var payNo string
+	err := q.QueryRowContext(ctx, `SELECT pay_no FROM t_payment WHERE channel = ? AND trade_no = ?`, channel, tradeNo).Scan(&payNo)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("read the trade's payment: %w", err)
+	}
+	return payNo, nil
+}
+
 // tradeThatPaid returns the money that paid an order, or nil.
 func tradeThatPaid(ctx context.Context, q mysqldb.Querier, orderNo string) (*received, error) {
 	return oneTrade(q.QueryRowContext(ctx, `

@@ -1,0 +1,1 @@
+ALTER TABLE t_payment DROP KEY ix_trade
