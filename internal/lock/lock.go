@@ -43,7 +43,8 @@ type Redis struct {
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
 
-	down atomic.Bool // Redis failed at the last attempt; so that an outage logs its two ends, not every request
+	timeout time.Duration // of one command; 0 is commandTimeout. Tests with crowds on a slow machine set more
+	down    atomic.Bool   // Redis failed at the last attempt; so that an outage logs its two ends, not every request
 }
 
 // lease is one call's hold on a key.

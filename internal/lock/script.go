@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ var errForeignReply = errors.New("reply names another key or owner")
 // run executes a script for the lease and returns its verdict. A reply that does not name the lease's key and owner is
 // an error. After an error the effect is unknown.
 func (l *Redis) run(ctx context.Context, script *redis.Script, ls *lease, args ...any) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(l.timeout, commandTimeout))
 	defer cancel()
 	args = append([]any{ls.owner}, args...)
 	reply, err := script.Run(ctx, l.Client, []string{ls.key}, args...).StringSlice() // EVALSHA, then EVAL if unknown

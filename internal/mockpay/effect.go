@@ -64,7 +64,9 @@ func (s *Server) commit(kind string, t trade, f *refund) error {
 	if f != nil {
 		rec.Effect.OutRefundNo, rec.Effect.Amount, rec.Effect.At = f.OutRefundNo, f.Amount, f.DecidedAt
 	}
-	s.journal.append(rec)
+	if err := s.journal.append(rec); err != nil {
+		return err
+	}
 	s.apply(rec)
 	s.cfg.Log.Info("effect", "kind", kind, "out_trade_no", t.OutTradeNo, "out_refund_no", rec.Effect.OutRefundNo, "seq", rec.Effect.Seq)
 	return nil

@@ -26,7 +26,8 @@ const (
 	RefundAuto   = "auto"
 )
 
-// CallFault spoils the answers to one kind of call. At most one of DropAfter, Status and StatusAfter is set.
+// CallFault spoils the answers to one kind of call. At most one of DropAfter, Status and StatusAfter is set. A client that
+// itself repeats a GET whose connection broke, as net/http does, has used up two of Times.
 type CallFault struct {
 	DelayMS     int64 `json:"delay_ms"`     // the answer leaves this much later; the effect is not delayed
 	DropAfter   bool  `json:"drop_after"`   // the effect happens, then the connection is cut without an answer

@@ -16,11 +16,11 @@ import (
 // the disk. A nil journal keeps nothing.
 type journal struct {
 	file *os.File
-	size int64 // of the whole lines
+	size int64 // of the whole lines; what lies behind them is a part of one, and is written over
 }
 
-// openJournal gives every record that is there to apply. The end of a line that a dying process did not finish is cut off:
-// its effect was never answered for.
+// openJournal gives every record that is there to apply. A last line that a dying process did not finish is passed over: its
+// effect was never answered for.
 func openJournal(path string, apply func(record)) (*journal, error) {
 	if path == "" {
 		return nil, nil
@@ -44,7 +44,7 @@ func (j *journal) replay(apply func(record)) error {
 	for {
 		line, rest, whole := bytes.Cut(data, []byte{'\n'})
 		if !whole {
-			return j.file.Truncate(j.size)
+			return nil
 		}
 		var rec record
 		if err := web.UnmarshalStrict(line, &rec); err != nil {
@@ -56,7 +56,7 @@ func (j *journal) replay(apply func(record)) error {
 	}
 }
 
-// append writes a record. After an error the file is as it was before.
+// append writes a record. After an error the journal is as it was before.
 func (j *journal) append(rec record) error {
 	if j == nil {
 		return nil
@@ -67,7 +67,7 @@ func (j *journal) append(rec record) error {
 	}
 	n, err := j.file.WriteAt(append(line, '\n'), j.size)
 	if err != nil {
-		return errors.Join(fmt.Errorf("write journal: %w", err), j.file.Truncate(j.size))
+		return fmt.Errorf("write journal: %w", err)
 	}
 	j.size += int64(n)
 	return nil

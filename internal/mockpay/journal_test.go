@@ -26,12 +26,12 @@ func TestTheJournalOutlivesTheProcess(t *testing.T) {
 		t.Errorf("an effect that cannot be kept: %d %s", status, body)
 	}
 
-	// A process that died while writing leaves half a line behind.
+	// A process that died while writing leaves half a line behind, here longer than any that follows.
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, append(whole, `{"effect":{"seq":7,`...), 0o600); err != nil {
+	if err := os.WriteFile(path, append(whole, `{"effect":{"seq":7,"kind":"`+strings.Repeat("x", 9999)...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	second := start(t, keep)

@@ -95,7 +95,7 @@ func (s *Server) notify(n Notice, url string) {
 
 // start delivers in the background, unless the server is closed. The caller holds mu.
 func (s *Server) start(d *delivery) {
-	if !s.closed {
+	if s.stopped.Err() == nil {
 		s.background.Go(func() { s.deliver(d) })
 	}
 }

@@ -145,7 +145,7 @@ func (s *Server) finish(outRefundNo, kind string, notify bool) (Refund, error) {
 // decideLater lets a PROCESSING refund succeed by itself, if refunds are to. Somebody may decide otherwise before.
 // The caller holds mu.
 func (s *Server) decideLater(f refund) {
-	if s.closed || f.Status != RefundProcessing || s.faults.RefundMode != RefundAuto {
+	if s.stopped.Err() != nil || f.Status != RefundProcessing || s.faults.RefundMode != RefundAuto {
 		return
 	}
 	after := milliseconds(s.faults.AutoRefundMS)

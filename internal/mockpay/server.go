@@ -40,7 +40,6 @@ type Server struct {
 	background sync.WaitGroup
 
 	mu       sync.Mutex // guards everything below, so that looking and acting are one step
-	closed   bool
 	journal  *journal
 	secrets  map[string][]string
 	trades   map[string]trade  // by out_trade_no
@@ -104,9 +103,8 @@ func (c Config) withDefaults() Config {
 // Close stops the deliveries and waits for them until ctx ends; answers that a fault delays are cut off. Nothing is
 // sent afterwards.
 func (s *Server) Close(ctx context.Context) error {
-	s.stop()
 	s.mu.Lock()
-	s.closed = true
+	s.stop() // under mu, so that nothing is started in the background once it is waited for
 	err := s.journal.close()
 	s.mu.Unlock()
 	done := make(chan struct{})

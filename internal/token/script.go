@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ var errForeignReply = errors.New("reply names another key or owner")
 // run executes a script on key for owner and returns its verdict. A reply that does not name both is an error. After an
 // error the effect is unknown.
 func (s *Store) run(ctx context.Context, script *redis.Script, key, owner string, args ...any) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, commandTimeout))
 	defer cancel()
 	args = append([]any{owner}, args...)
 	reply, err := script.Run(ctx, s.Client, []string{key}, args...).StringSlice() // EVALSHA, then EVAL if unknown

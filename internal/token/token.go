@@ -55,7 +55,8 @@ type Store struct {
 	Now        func() time.Time
 	Disabled   bool // DISABLE_GUARDS=token: every claim is granted; issuing still works
 
-	down atomic.Bool // Redis failed at the last attempt; so that an outage logs its two ends, not every request
+	timeout time.Duration // of one command; 0 is commandTimeout. Tests with crowds on a slow machine set more
+	down    atomic.Bool   // Redis failed at the last attempt; so that an outage logs its two ends, not every request
 }
 
 // Issue makes a token for a user. It returns Invalid "scene_unknown", or Unavailable "token_store_unavailable" when
