@@ -11,6 +11,7 @@ import (
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/internal/testenv"
 )
 
@@ -300,7 +301,7 @@ func TestWorkRunsWithoutRedis(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			l := newLock(client)
-			l.timeout = commandTimeout
+			l.timeout = redisdb.CommandTimeout
 			log := logTo(l)
 			ran := 0
 			work := func(context.Context) error { ran++; return nil }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/internal/testenv"
 )
 
@@ -36,8 +37,8 @@ func TestForeignReplyIsNotAccepted(t *testing.T) {
 			}))
 			l := newLock(client)
 			_, err := l.run(t.Context(), acquireScript, &lease{key: redisKey("k"), owner: "me"}, l.TTL.Milliseconds())
-			if !errors.Is(err, errForeignReply) {
-				t.Errorf("got %v, want errForeignReply", err)
+			if !errors.Is(err, redisdb.ErrForeignReply) {
+				t.Errorf("got %v, want redisdb.ErrForeignReply", err)
 			}
 		})
 	}

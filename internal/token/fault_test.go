@@ -15,6 +15,7 @@ import (
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/internal/testenv"
 )
 
@@ -40,7 +41,7 @@ func TestClaimsAreGrantedWithoutRedis(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			s := newStore(client)
-			s.timeout = commandTimeout
+			s.timeout = redisdb.CommandTimeout
 			value := issue(t, s)
 			fault.begin()
 			c, err := claim(t.Context(), s, value, "me")
@@ -142,8 +143,8 @@ func TestForeignReplyIsNotAccepted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply = foreign
-			if _, err := s.run(t.Context(), claimScript, key, "me", 1000, 1000); !errors.Is(err, errForeignReply) {
-				t.Errorf("got %v, want errForeignReply", err)
+			if _, err := s.run(t.Context(), claimScript, key, "me", 1000, 1000); !errors.Is(err, redisdb.ErrForeignReply) {
+				t.Errorf("got %v, want redisdb.ErrForeignReply", err)
 			}
 		})
 	}
