@@ -49,14 +49,25 @@ type instance struct {
 
 // clock is a world's time that a test can move.
 type clock struct {
-	mu     sync.Mutex
-	offset time.Duration
+	mu      sync.Mutex
+	offset  time.Duration
+	stopped time.Time // zero: it runs
 }
 
 func (c *clock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.stopped.IsZero() {
+		return c.stopped.UTC().Truncate(time.Microsecond)
+	}
 	return time.Now().Add(c.offset).UTC().Truncate(time.Microsecond)
+}
+
+// stop lets it be one moment from now on.
+func (c *clock) stop(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = at
 }
 
 func (c *clock) advance(d time.Duration) {

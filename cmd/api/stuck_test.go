@@ -148,6 +148,9 @@ func TestAnyLostCommandIsMendedByARepeat(t *testing.T) {
 			}
 		}
 	}
+	if n < 60 {
+		t.Errorf("only %d faults were tried; a create alone has some ten commands", n)
+	}
 	if moved := s.count("SELECT COUNT(*) FROM t_stock_movement WHERE kind = 'adjust'"); moved != s.count("SELECT COUNT(*) FROM t_idempotency_key WHERE operation = 'stock.move'") {
 		t.Errorf("%d deliveries; want one for each key", moved)
 	}

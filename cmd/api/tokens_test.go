@@ -157,8 +157,13 @@ func TestASpentTokenGivesTheResultOrARefusal(t *testing.T) {
 	s.activity("sale")
 	token := s.token(1001)
 	orderNo := s.must(http.StatusCreated, create(0, 1001, 1, key("K1"), token)).field("order_no")
+	if n := s.hits("token", "order.create", "blocked"); n != 0 {
+		t.Fatalf("the guard stopped %d requests before there was anything to stop", n)
+	}
 	wantOrder(t, s.do(create(1, 1001, 1, key("K2"), token)), orderNo)
-
+	if n := s.hits("token", "order.create", "blocked"); n != 1 {
+		t.Errorf("the guard stopped %d requests with a spent token, want 1", n)
+	}
 	unknown := s.do(create(1, 1001, 1, key("K3"), "never-issued"))
 	wantProblem(t, unknown, http.StatusConflict, "token_spent")
 	if !strings.Contains(unknown.field("detail"), "请刷新后重试") || unknown.field("layer") != "token" {

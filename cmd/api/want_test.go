@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"example.com/oncepay/internal/testenv"
 )
@@ -52,11 +53,15 @@ func wantUndecided(t *testing.T, r reply) {
 	}
 }
 
+// mendWait is how long a fault may keep a request from its result: much longer than the lock of shortLocks, and much shorter
+// than a token's claim lasts by itself (20 s), so that what only the lease sets free counts as stuck.
+const mendWait = 10 * time.Second
+
 // finally sends a request until it gets a 2xx, and returns that. On the way it may be told to wait, and nothing else.
 func (s *stack) finally(t *testing.T, c call) reply {
 	t.Helper()
 	var r reply
-	testenv.Eventually(t, setupWait, c.path+" goes through", func() error {
+	testenv.Eventually(t, mendWait, c.path+" goes through", func() error {
 		r = s.do(c)
 		switch {
 		case r.err == nil && r.status < http.StatusMultipleChoices:

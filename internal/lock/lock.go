@@ -10,13 +10,13 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/redisdb"
 )
 
 // ErrLost is the cause of the context of work whose lock ended before it did: Redis lost the key, or could not be
@@ -43,7 +43,8 @@ type Redis struct {
 	Metrics *metrics.Metrics
 	Log     *slog.Logger
 
-	down atomic.Bool // Redis failed at the last attempt; so that an outage logs its two ends, not every request
+	timeout time.Duration // of one command; 0 is redisdb.CommandTimeout. Tests with crowds on a slow machine set more
+	outage  redisdb.Outage
 }
 
 // lease is one call's hold on a key.
@@ -119,23 +120,11 @@ func (l *Redis) hold(ctx context.Context, ls *lease, fn func(ctx context.Context
 func (l *Redis) release(ctx context.Context, ls *lease) string {
 	word, err := l.run(context.WithoutCancel(ctx), releaseScript, ls)
 	if err != nil {
-		l.unwell(ctx, "release", err)
+		l.outage.Failed(ctx, l.Log, apperr.LayerLock, "release", err)
 	}
 	return word
 }
 
 func (l *Redis) count(ls *lease, outcome string) {
 	l.Metrics.GuardHit(apperr.LayerLock, ls.operation, outcome)
-}
-
-func (l *Redis) unwell(ctx context.Context, doing string, err error) {
-	if !l.down.Swap(true) {
-		l.Log.WarnContext(ctx, "Redis fails, going on without locks until it works again", "doing", doing, "err", err)
-	}
-}
-
-func (l *Redis) well(ctx context.Context) {
-	if l.down.Load() && l.down.Swap(false) {
-		l.Log.InfoContext(ctx, "Redis works again, locks are back")
-	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestOneHolderAtATime(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	l := newLock(client)
 	l.TTL = longTTL
 	var inside, most, runs atomic.Int32
@@ -44,7 +44,7 @@ func TestOneHolderAtATime(t *testing.T) {
 }
 
 func TestDifferentKeysDoNotQueue(t *testing.T) {
-	l := newLock(testenv.OpenRedis(t, newServer(t).URL()))
+	l := newLock(openRedis(t, newServer(t).URL()))
 	l.TTL = longTTL
 	l.Wait = 0
 	err := l.Do(t.Context(), operation, "a", func(ctx context.Context) error {
@@ -65,7 +65,7 @@ func TestNoneRunsAtOnce(t *testing.T) {
 
 // B33: however fn ends, the lock is there until it has ended, and gone after that.
 func TestLockIsReleasedAfterTheWork(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	refused := errors.New("refused")
 	for name, end := range map[string]func() error{
 		"success": func() error { return nil },
@@ -97,7 +97,7 @@ func TestLockIsReleasedAfterTheWork(t *testing.T) {
 
 // B33: a client that hung up ends the context of the work, but what still runs is still alone.
 func TestLockOutlivesACancelledClient(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	l := newLock(client)
 	ctx, hangUp := context.WithCancel(t.Context())
 	err := l.Do(ctx, operation, "k", func(ctx context.Context) error {
@@ -114,7 +114,7 @@ func TestLockOutlivesACancelledClient(t *testing.T) {
 }
 
 func TestLockIsRenewedBeyondItsTTL(t *testing.T) {
-	l := newLock(testenv.OpenRedis(t, newServer(t).URL()))
+	l := newLock(openRedis(t, newServer(t).URL()))
 	err := l.Do(t.Context(), operation, "k", func(ctx context.Context) error {
 		heldFor(t, l, 3*testTTL)
 		return ctx.Err()
@@ -141,7 +141,7 @@ func heldFor(t *testing.T, l *Redis, d time.Duration) {
 
 // B32: a foreign lock bounds the wait of those who want it, and touches nobody else.
 func TestWaitIsBounded(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	l := newLock(client)
 	l.TTL = longTTL
 	l.Wait = 300 * time.Millisecond
@@ -163,8 +163,8 @@ func TestWaitIsBounded(t *testing.T) {
 			return
 		}
 		took := time.Since(start)
-		if took < l.Wait || took > l.Wait+commandTimeout {
-			t.Errorf("waited %v, want %v and a command's timeout at most", took, l.Wait)
+		if took < l.Wait || took > l.Wait+patience/4 {
+			t.Errorf("waited %v, want about %v", took, l.Wait)
 		}
 		e, ok := apperr.As(err)
 		if !ok || e.Kind != apperr.InProgress || e.Code != "lock_busy" || e.Layer != apperr.LayerLock || e.RetryAfter != time.Second {
@@ -182,7 +182,7 @@ func TestWaitIsBounded(t *testing.T) {
 }
 
 func TestCancelledWhileWaiting(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	l := newLock(client)
 	l.TTL = longTTL
 	err := l.Do(t.Context(), operation, "k", func(context.Context) error {

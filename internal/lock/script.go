@@ -1,17 +1,13 @@
 package lock
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// commandTimeout bounds one command with all that belongs to it: waiting for a connection, dialling, loading the
-// script. A healthy Redis needs less than a millisecond.
-const commandTimeout = 500 * time.Millisecond
+	"example.com/oncepay/internal/redisdb"
+)
 
 // redisKey is where the lock on a business key lives. The braces are the hash tag of a cluster. Different keys stay
 // different: what is put around them is fixed.
@@ -57,21 +53,7 @@ return {KEYS[1], ARGV[1], 'gone'}
 `)
 )
 
-// errForeignReply is a reply to somebody else's command: the connection is out of step.
-var errForeignReply = errors.New("reply names another key or owner")
-
-// run executes a script for the lease and returns its verdict. A reply that does not name the lease's key and owner is
-// an error. After an error the effect is unknown.
+// run executes a script for the lease and returns its verdict. After an error the effect is unknown.
 func (l *Redis) run(ctx context.Context, script *redis.Script, ls *lease, args ...any) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	args = append([]any{ls.owner}, args...)
-	reply, err := script.Run(ctx, l.Client, []string{ls.key}, args...).StringSlice() // EVALSHA, then EVAL if unknown
-	if err != nil {
-		return "", fmt.Errorf("lock script: %w", err)
-	}
-	if len(reply) != 3 || reply[0] != ls.key || reply[1] != ls.owner {
-		return "", fmt.Errorf("lock script: %w", errForeignReply)
-	}
-	return reply[2], nil
+	return redisdb.RunScript(ctx, l.Client, script, cmp.Or(l.timeout, redisdb.CommandTimeout), ls.key, ls.owner, args...)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"example.com/oncepay/internal/redisdb"
 )
 
 // renewal is when a lease is to be renewed: after a third of the TTL, so that there is time for several tries.
@@ -31,7 +33,7 @@ func (l *Redis) watch(ctx context.Context, ls lease, lose func(reason error)) {
 			lose(err)
 			return
 		}
-		if sleep(ctx, pause) != nil {
+		if redisdb.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -15,9 +14,6 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
-
-// patience ends a wait for something that should have happened long ago.
-const patience = 20 * time.Second
 
 // counters opens a new database with a table of numbered rows, all of them 0.
 func counters(t *testing.T, rows int) (dsn string, db *mysqldb.DB) {

@@ -53,7 +53,15 @@ func (db *DB) InTx(ctx context.Context, fn func(tx *sql.Tx) error) error {
 }
 
 func (db *DB) once(ctx context.Context, fn func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	// A connection of its own, because Close waits for the transaction's end. When ctx ends, database/sql sends ROLLBACK from
+	// a goroutine of its own, and the deferred Rollback below returns at once: a lock held around InTx would be released
+	// while the rows are still locked.
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close() // can only say that it was closed before
+	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

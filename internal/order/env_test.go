@@ -9,13 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/lock"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/testenv"
 	"example.com/oncepay/internal/token"
 )
@@ -46,14 +45,10 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) sku(id, price int64) {
+func (f *fixture) sku(id int64, price money.Amount) {
 	f.t.Helper()
 	goods := inventory.Service{DB: f.DB, Now: now}
-	var d inventory.Definition
-	if err := json.Unmarshal(fmt.Appendf(nil, `{"title":"goods","price":%d,"currency":"CNY","stock":%d}`, price, stock), &d); err != nil {
-		f.t.Fatal(err)
-	}
-	if _, _, err := goods.Put(f.t.Context(), id, d); err != nil {
+	if _, _, err := goods.Put(f.t.Context(), id, inventory.Definition{Title: "goods", Price: price, Currency: "CNY", Stock: stock}); err != nil {
 		f.t.Fatal(err)
 	}
 }

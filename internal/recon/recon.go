@@ -187,6 +187,8 @@ func (c *Checker) redisKeysExpire(ctx context.Context) ([]Violation, error) {
 		err = client.ForEachMaster(ctx, scan)
 	case *redis.Client:
 		err = scan(ctx, client)
+	default: // redisdb.Open makes no other
+		err = fmt.Errorf("cannot scan a %T", client)
 	}
 	if err != nil {
 		web.Log(ctx).Warn("cannot look for Redis keys without expiry", "error", err)

@@ -30,9 +30,25 @@ var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 func newServer(t *testing.T) *embedded.Redis {
 	t.Helper()
 	server := testenv.PrivateRedis(t)
-	client := testenv.OpenRedis(t, server.URL())
+	client := openRedis(t, server.URL())
 	t.Cleanup(func() { checkExpiries(t, client) })
 	return server
+}
+
+// openRedis opens a client like the service's, for tests in which Redis works and only the machine may be slow: it waits
+// for every reply, and its pool never fails. The service's pool takes Redis for down after as many failed dials as it
+// has connections, and dials that cancelled calls gave up count as failed.
+func openRedis(t *testing.T, url string) redis.UniversalClient {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries, opts.DialerRetries, opts.ContextTimeoutEnabled, opts.PoolSize = -1, 1, true, 100_000
+	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = patience, patience, patience, patience
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { client.Close() })
+	return client
 }
 
 func checkExpiries(t *testing.T, client redis.UniversalClient) {
@@ -52,7 +68,7 @@ func checkExpiries(t *testing.T, client redis.UniversalClient) {
 
 func newStore(client redis.UniversalClient) *Store {
 	return &Store{
-		Client: client, TTL: testTTL, ClaimLease: time.Minute, Wait: patience,
+		Client: client, TTL: testTTL, ClaimLease: time.Minute, Wait: patience, timeout: patience,
 		Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now },
 	}
 }

@@ -1,17 +1,13 @@
 package token
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// commandTimeout bounds one command with all that belongs to it: waiting for a connection, dialling, loading the
-// script. A healthy Redis needs less than a millisecond.
-const commandTimeout = 500 * time.Millisecond
+	"example.com/oncepay/internal/redisdb"
+)
 
 // The verdicts of the scripts. Each word belongs to one script, so that no reply can pass for another's.
 const (
@@ -71,21 +67,7 @@ return {KEYS[1], ARGV[1], 'released'}
 `)
 )
 
-// errForeignReply is a reply to somebody else's command: the connection is out of step.
-var errForeignReply = errors.New("reply names another key or owner")
-
-// run executes a script on key for owner and returns its verdict. A reply that does not name both is an error. After an
-// error the effect is unknown.
+// run executes a script on key for owner and returns its verdict. After an error the effect is unknown.
 func (s *Store) run(ctx context.Context, script *redis.Script, key, owner string, args ...any) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
-	defer cancel()
-	args = append([]any{owner}, args...)
-	reply, err := script.Run(ctx, s.Client, []string{key}, args...).StringSlice() // EVALSHA, then EVAL if unknown
-	if err != nil {
-		return "", fmt.Errorf("token script: %w", err)
-	}
-	if len(reply) != 3 || reply[0] != key || reply[1] != owner {
-		return "", fmt.Errorf("token script: %w", errForeignReply)
-	}
-	return reply[2], nil
+	return redisdb.RunScript(ctx, s.Client, script, cmp.Or(s.timeout, redisdb.CommandTimeout), key, owner, args...)
 }

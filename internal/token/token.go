@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,23 +17,15 @@ import (
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/redisdb"
 )
 
 // ErrSpent means there is no such token: used up, expired or never issued, which nobody can tell apart. The caller first
 // looks whether its own result exists, and only then answers 409.
 var ErrSpent = errors.New("submit token is spent or unknown")
 
-const (
-	// retryAfter is the smallest Retry-After there is; most claims are done in milliseconds.
-	retryAfter = time.Second
-
-	// firstPause is about one order's transaction: by then the twin is likely to be done.
-	firstPause = 5 * time.Millisecond
-
-	// maxPause is a delay that nobody notices, and keeps the cost down: 200 waiting requests ask Redis 2 000 times a
-	// second, of the 100 000 it can answer.
-	maxPause = 100 * time.Millisecond
-)
+// retryAfter is the smallest Retry-After there is; most claims are done in milliseconds.
+const retryAfter = time.Second
 
 // Token is one permission to submit.
 type Token struct {
@@ -55,7 +45,8 @@ type Store struct {
 	Now        func() time.Time
 	Disabled   bool // DISABLE_GUARDS=token: every claim is granted; issuing still works
 
-	down atomic.Bool // Redis failed at the last attempt; so that an outage logs its two ends, not every request
+	timeout time.Duration // of one command; 0 is redisdb.CommandTimeout. Tests with crowds on a slow machine set more
+	outage  redisdb.Outage
 }
 
 // Issue makes a token for a user. It returns Invalid "scene_unknown", or Unavailable "token_store_unavailable" when
@@ -120,18 +111,18 @@ func (c *Claim) wait(ctx context.Context) (outcome string, err error) {
 	s := c.store
 	start := time.Now()
 	outcome = metrics.Passed
-	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+	for pause := redisdb.FirstPause; ; pause = redisdb.NextPause(pause) {
 		word, err := s.run(ctx, claimScript, c.key, c.owner, s.TTL.Milliseconds(), s.ClaimLease.Milliseconds())
 		switch {
-		case err != nil && ended(ctx) != nil:
+		case err != nil && redisdb.Ended(ctx) != nil:
 			c.Release(ctx) // the command may have reached Redis; should it be late there, its lease frees the token
-			return "", fmt.Errorf("token: claim for %s: %w", c.scene, ended(ctx))
+			return "", fmt.Errorf("token: claim for %s: %w", c.scene, redisdb.Ended(ctx))
 		case err != nil:
 			// The claim may have reached Redis, so the caller's Settle or Release is tried there as for any other.
-			s.unwell(ctx, "claim", err)
+			s.outage.Failed(ctx, s.Log, apperr.LayerToken, "claim", err)
 			return metrics.Degraded, nil
 		}
-		s.well(ctx)
+		s.outage.Works(ctx, s.Log, apperr.LayerToken)
 		switch word {
 		case wordClaimed:
 			return outcome, nil
@@ -144,8 +135,7 @@ func (c *Claim) wait(ctx context.Context) (outcome string, err error) {
 			return metrics.Blocked, apperr.New(apperr.InProgress, "token_in_use", "Another request is using this submit token. Send the request again.").
 				At(apperr.LayerToken).After(retryAfter)
 		}
-		// Half to one and a half of the pause, so that requests that came together do not ask in step.
-		if err := sleep(ctx, min(left, pause/2+rand.N(pause))); err != nil {
+		if err := redisdb.Sleep(ctx, min(left, redisdb.Jitter(pause))); err != nil {
 			return "", fmt.Errorf("token: wait for %s: %w", c.scene, err)
 		}
 	}
@@ -169,7 +159,7 @@ func (c *Claim) end(ctx context.Context, doing string, script *redis.Script) {
 	switch {
 	case err != nil:
 		s.count(c.scene, metrics.Degraded)
-		s.unwell(ctx, doing, err)
+		s.outage.Failed(ctx, s.Log, apperr.LayerToken, doing, err)
 	case word == wordNotOurs:
 		// The same request's twin has ended it, or the lease has and another request goes on with the token.
 		s.Log.InfoContext(ctx, "submit token is not claimed by this request any more", "doing", doing, "key", c.key)
@@ -177,36 +167,3 @@ func (c *Claim) end(ctx context.Context, doing string, script *redis.Script) {
 }
 
 func (s *Store) count(scene, outcome string) { s.Metrics.GuardHit(apperr.LayerToken, scene, outcome) }
-
-func (s *Store) unwell(ctx context.Context, doing string, err error) {
-	if !s.down.Swap(true) {
-		s.Log.WarnContext(ctx, "Redis fails, going on without submit tokens until it works again", "doing", doing, "err", err)
-	}
-}
-
-func (s *Store) well(ctx context.Context) {
-	if s.down.Load() && s.down.Swap(false) {
-		s.Log.InfoContext(ctx, "Redis works again, submit tokens are back")
-	}
-}
-
-// ended returns the error of a context that is over. A connection's deadline, which the client derives from ctx, can
-// fire a moment before ctx itself; that is ctx's end too, and no fault of Redis.
-func ended(ctx context.Context) error {
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return ctx.Err()
-}
-
-// sleep waits for d, or returns ctx's error when that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

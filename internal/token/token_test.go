@@ -16,7 +16,7 @@ import (
 )
 
 func TestIssuedTokenHasItsFormAndItsLife(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	s := newStore(client)
 	token, err := s.Issue(t.Context(), SceneOrderCreate, user)
 	if err != nil {
@@ -38,7 +38,7 @@ func TestIssuedTokenHasItsFormAndItsLife(t *testing.T) {
 
 // B24: of 200 parallel claims one at a time is granted, and once it is settled no other.
 func TestOneOfManyClaimsUsesTheToken(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	value := issue(t, s)
 	var granted, spent atomic.Int32
 	testenv.Together(200, func(i int) {
@@ -61,7 +61,7 @@ func TestOneOfManyClaimsUsesTheToken(t *testing.T) {
 
 // B25: a refusal gives the token to the next, one at a time.
 func TestReleasedTokenGoesToTheNext(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	value := issue(t, s)
 	var inside, granted atomic.Int32
 	const n = 50
@@ -93,14 +93,14 @@ func TestReleasedTokenGoesToTheNext(t *testing.T) {
 
 // B25: a crashed request's claim ends with its lease.
 func TestCrashDoesNotStrandTheToken(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	s.ClaimLease = 200 * time.Millisecond
 	value := issue(t, s)
+	start, lease := time.Now(), s.ClaimLease
 	crashed := mustClaim(t, s, value, "crashed")
-	start := time.Now()
+	s.ClaimLease = time.Minute
 	next := mustClaim(t, s, value, "next")
-	// A millisecond for Redis's clock, which is cut to milliseconds.
-	if took := time.Since(start); took < s.ClaimLease/2 {
+	if took := time.Since(start); took < lease-time.Millisecond { // Redis's clock is cut to milliseconds
 		t.Errorf("granted after %v, while the first claim was alive", took)
 	}
 	// What the first one does when it comes back to life changes nothing.
@@ -117,7 +117,7 @@ func TestCrashDoesNotStrandTheToken(t *testing.T) {
 }
 
 func TestSameOwnerIsRecognised(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	s := newStore(client)
 	s.Wait = 0
 	value := issue(t, s)
@@ -137,7 +137,7 @@ func TestSameOwnerIsRecognised(t *testing.T) {
 }
 
 func TestClaimAndReleaseRenewTheTokensLife(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	s := newStore(client)
 	value := issue(t, s)
 	renewed := func(doing string) {
@@ -155,14 +155,14 @@ func TestClaimAndReleaseRenewTheTokensLife(t *testing.T) {
 }
 
 func TestTokenInUse(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	value := issue(t, s)
 	mustClaim(t, s, value, "first")
 	s.Wait = 100 * time.Millisecond
 	start := time.Now()
 	_, err := claim(t.Context(), s, value, "second")
-	if took := time.Since(start); took < s.Wait || took > s.Wait+commandTimeout {
-		t.Errorf("waited %v, want %v and a command's timeout at most", took, s.Wait)
+	if took := time.Since(start); took < s.Wait || took > s.Wait+patience/4 {
+		t.Errorf("waited %v, want about %v", took, s.Wait)
 	}
 	e, ok := apperr.As(err)
 	if !ok || e.Kind != apperr.InProgress || e.Code != "token_in_use" || e.Layer != apperr.LayerToken || e.RetryAfter != time.Second {
@@ -172,7 +172,7 @@ func TestTokenInUse(t *testing.T) {
 }
 
 func TestUnknownTokenIsSpent(t *testing.T) {
-	client := testenv.OpenRedis(t, newServer(t).URL())
+	client := openRedis(t, newServer(t).URL())
 	s := newStore(client)
 	value := issue(t, s)
 	_, never := claim(t.Context(), s, "never-issued", "me")
@@ -196,7 +196,7 @@ func TestUnknownTokenIsSpent(t *testing.T) {
 }
 
 func TestMalformedTokenIsRefusedAtTheEdge(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	for _, s.Disabled = range []bool{false, true} {
 		if _, err := claim(t.Context(), s, "a:b", "me"); !apperr.Is(err, "submit_token_invalid") {
 			t.Errorf("disabled %v: got %v, want submit_token_invalid", s.Disabled, err)
@@ -206,7 +206,7 @@ func TestMalformedTokenIsRefusedAtTheEdge(t *testing.T) {
 }
 
 func TestDisabledGuardGrantsEverything(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	s.Disabled = true
 	value := issue(t, s)
 	for range 2 {
@@ -224,7 +224,7 @@ func TestRequestWithoutATokenHasNothingToEnd(t *testing.T) {
 
 // B25: a client that hangs up does not take the token with it.
 func TestCancelledClientGivesTheTokenBack(t *testing.T) {
-	s := newStore(testenv.OpenRedis(t, newServer(t).URL()))
+	s := newStore(openRedis(t, newServer(t).URL()))
 	value := issue(t, s)
 	ctx, hangUp := context.WithCancel(t.Context())
 	c, err := claim(ctx, s, value, "first")

@@ -1,0 +1,330 @@
+package recon
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/inventory"
+	"example.com/oncepay/internal/lock"
+	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/money"
+	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/testenv"
+	"example.com/oncepay/internal/token"
+	"example.com/oncepay/internal/web"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+func now() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
+
+func newChecker(t *testing.T) *Checker {
+	t.Helper()
+	return &Checker{DB: testenv.OpenDB(t, testenv.Database(t)), Redis: testenv.OpenRedis(t, testenv.RedisURL(t)), Now: now}
+}
+
+// check returns the violated invariants, each once.
+func check(t *testing.T, c *Checker) (names []string, violations []Violation) {
+	t.Helper()
+	violations, err := c.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range violations {
+		if v.Subject == "" || v.Detail == "" {
+			t.Errorf("a violation that says nothing: %+v", v)
+		}
+		names = append(names, v.Invariant)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), violations
+}
+
+// busy fills the database with orders on every way through the state table that there is so far, and with keys, locks and
+// tokens. It returns the number of an order in each status that was reached.
+func busy(t *testing.T, c *Checker) map[order.Status]string {
+	t.Helper()
+	ctx, m := t.Context(), metrics.New()
+	goods := inventory.Service{DB: c.DB, Now: now}
+	for id, price := range map[int64]money.Amount{1: 100, 2: 0} {
+		if _, _, err := goods.Put(ctx, id, inventory.Definition{Title: "goods", Price: price, Currency: "CNY", Stock: 50}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keys := &idemkey.Store{DB: c.DB, Now: now, Lease: time.Minute, Retention: time.Hour, Metrics: m}
+	numbers := 0
+	s := &order.Service{
+		DB: c.DB, Keys: keys, Tokens: &token.Store{Disabled: true}, Locks: lock.None{}, Metrics: m, Now: now, PayTimeout: time.Hour,
+		NewOrderNo: func() (string, error) { numbers++; return fmt.Sprintf("%032d", numbers), nil },
+	}
+	step := func(no string, f func(tx *sql.Tx, no string) error) {
+		if err := c.DB.InTx(ctx, func(tx *sql.Tx) error { return f(tx, no) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := auth.Caller{UserID: 1001}
+	pay := func(tx *sql.Tx, no string) error { _, _, err := s.MarkPaid(ctx, tx, no, "t:"+no, now()); return err }
+	ship := func(tx *sql.Tx, no string) error { _, err := s.Ship(ctx, tx, no, by); return err }
+	finish := func(tx *sql.Tx, no string) error { _, err := s.Finish(ctx, tx, no, by); return err }
+	cancel := func(tx *sql.Tx, no string) error { _, err := s.Cancel(ctx, tx, no, by); return err }
+	refund := func(tx *sql.Tx, no string) error {
+		_, _, err := s.Apply(ctx, tx, no, order.Move{From: []order.Status{order.Paid}, To: order.Refunding, Cause: "r", Actor: "system:refund"})
+		return err
+	}
+	reached := make(map[order.Status]string)
+	for status, way := range map[order.Status][]func(*sql.Tx, string) error{
+		order.Init: nil, order.Paid: {pay}, order.Shipped: {pay, ship}, order.Finished: {pay, ship, finish}, order.Cancelled: {cancel},
+		order.Refunding: {pay, refund},
+	} {
+		for sku := int64(1); sku <= 2; sku++ {
+			if sku == 2 && status != order.Init {
+				continue // an order over nothing has paid itself
+			}
+			a, err := s.Create(ctx, order.CreateInput{UserID: 1001, SKUID: sku, Quantity: 3, Key: idemkey.Key{
+				Caller: 1001, Value: fmt.Sprintf("key-of-order-%s-%d", status, sku), Operation: "order.create", Fingerprint: "v1:x",
+			}})
+			if err != nil || a.Status != 201 {
+				t.Fatalf("%d %s, %v", a.Status, a.Body, err)
+			}
+			no := strings.TrimPrefix(a.Location, "/v1/orders/")
+			for _, f := range way {
+				step(no, f)
+			}
+			if sku == 1 {
+				reached[status] = no
+			}
+		}
+	}
+	for _, key := range []string{"oncepay:lock:{a}", "oncepay:token:{b}"} {
+		if err := c.Redis.Set(ctx, key, "x", time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(t, c, insertKey, 1, now().Add(time.Microsecond)) // in progress, within its lease
+	return reached
+}
+
+const insertKey = `INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
+	VALUES (?, 'key-in-progress', 'x', 'x', 0, 'x', ?, NOW(), NOW())`
+
+func exec(t *testing.T, c *Checker, query string, args ...any) {
+	t.Helper()
+	if _, err := c.DB.ExecContext(t.Context(), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func TestSoundDataViolatesNothing(t *testing.T) {
+	c := newChecker(t)
+	for _, stage := range []string{"empty", "busy"} {
+		if _, violations := check(t, c); len(violations) != 0 {
+			t.Errorf("%s: %+v", stage, violations)
+		}
+		if stage == "empty" {
+			busy(t, c)
+		}
+	}
+}
+
+// faults plants one violation of each invariant, and of nothing else. o has the number of an order in each status.
+func faults() map[string]func(t *testing.T, c *Checker, o map[order.Status]string) {
+	type orders = map[order.Status]string
+	one := func(query string, of ...order.Status) func(*testing.T, *Checker, orders) {
+		return func(t *testing.T, c *Checker, o orders) {
+			var args []any
+			for _, s := range of {
+				args = append(args, o[s])
+			}
+			exec(t, c, query, args...)
+		}
+	}
+	return map[string]func(*testing.T, *Checker, orders){
+		"one_order_per_biz_token": func(t *testing.T, c *Checker, o orders) {
+			exec(t, c, "ALTER TABLE t_order DROP KEY uk_biz_token")
+			exec(t, c, "UPDATE t_order SET biz_token = 'twice' WHERE order_no IN (?, ?)", o[order.Paid], o[order.Init])
+		},
+		"stock_adds_up":                     one("UPDATE t_sku SET initial = initial + 1 WHERE sku_id = 1"),
+		"stock_is_the_sum_of_its_movements": one("UPDATE t_sku SET available = available - 1, sold = sold + 1 WHERE sku_id = 1"),
+		"every_order_holds_its_goods_once":  one("UPDATE t_stock_movement SET kind = 'adjust' WHERE kind = 'reserve' AND cause = CONCAT('o1:', ?)", order.Init),
+		"goods_follow_the_order":            one("UPDATE t_stock_movement SET kind = 'adjust' WHERE kind = 'confirm' AND cause = CONCAT('o1:', ?)", order.Paid),
+		"version_counts_the_history":        one("UPDATE t_order SET version = version + 1 WHERE order_no = ?", order.Shipped),
+		"status_is_where_the_history_ends":  one("UPDATE t_order SET status = 2 WHERE order_no = ?", order.Paid),
+		"history_is_connected":              one("UPDATE t_order_history SET from_status = 5 WHERE to_status = 2 AND order_no = ?", order.Shipped),
+		"every_move_owes_one_message":       one("DELETE FROM t_outbox WHERE version = 2 AND partition_key = ?", order.Cancelled),
+		"every_message_was_owed": one(`INSERT INTO t_outbox (msg_id, topic, partition_key, version, payload, create_time)
+			VALUES ('planted', 'order.paid', ?, 9, '{}', NOW())`, order.Paid),
+		"no_key_in_progress_past_its_lease": func(t *testing.T, c *Checker, _ orders) { exec(t, c, insertKey, 2, now()) },
+		"moves_are_in_the_state_table": func(t *testing.T, c *Checker, o orders) { // a cancelled order is paid after all
+			no := o[order.Cancelled]
+			exec(t, c, "UPDATE t_order SET status = 1, version = 3 WHERE order_no = ?", no)
+			exec(t, c, `INSERT INTO t_order_history (order_no, version, from_status, to_status, cause, actor, create_time)
+				VALUES (?, 3, 4, 1, 'planted', 'x', NOW())`, no)
+			exec(t, c, "INSERT INTO t_outbox (msg_id, topic, partition_key, version, payload, create_time) VALUES ('planted', 'order.paid', ?, 3, '{}', NOW())", no)
+		},
+		"redis_keys_expire": func(t *testing.T, c *Checker, _ orders) {
+			if err := c.Redis.Persist(t.Context(), "oncepay:lock:{a}").Err(); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+}
+
+func TestEachPlantedFaultIsNamedAndNoOther(t *testing.T) {
+	for _, inv := range (&Checker{Now: now}).invariants() {
+		if faults()[inv.name] == nil {
+			t.Errorf("no fault is planted for %s", inv.name)
+		}
+	}
+	for name, plant := range faults() {
+		t.Run(name, func(t *testing.T) {
+			c := newChecker(t)
+			plant(t, c, busy(t, c))
+			if names, violations := check(t, c); !slices.Equal(names, []string{name}) {
+				t.Errorf("reported %+v", violations)
+			}
+		})
+	}
+}
+
+// More ways to break the same rules.
+func TestFurtherFaultsAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		invariant, query string
+		of               order.Status
+	}{
+		"reserved twice": {"every_order_holds_its_goods_once", `INSERT INTO t_stock_movement (cause, kind, sku_id, available, reserved, sold, create_time)
+			VALUES (CONCAT('o1:', ?), 'reserve', 9, 0, 0, 0, NOW())`, order.Paid},
+		"released twice": {"goods_follow_the_order", `INSERT INTO t_stock_movement (cause, kind, sku_id, available, reserved, sold, create_time)
+			VALUES (CONCAT('o1:', ?), 'release', 9, 0, 0, 0, NOW())`, order.Cancelled},
+		"sold and released": {"goods_follow_the_order", `INSERT INTO t_stock_movement (cause, kind, sku_id, available, reserved, sold, create_time)
+			VALUES (CONCAT('o1:', ?), 'release', 9, 0, 0, 0, NOW())`, order.Paid},
+		"no history":     {"version_counts_the_history", "DELETE FROM t_order_history WHERE order_no = ?", order.Init},
+		"history begins": {"moves_are_in_the_state_table", "UPDATE t_order_history SET to_status = 1 WHERE version = 1 AND order_no = ?", order.Init},
+		"two messages": {"every_move_owes_one_message", `INSERT INTO t_outbox (msg_id, topic, partition_key, version, payload, create_time)
+			VALUES ('planted', 'order.paid', ?, 2, '{}', NOW())`, order.Paid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checker := newChecker(t)
+			exec(t, checker, c.query, busy(t, checker)[c.of])
+			if names, violations := check(t, checker); !slices.Contains(names, c.invariant) {
+				t.Errorf("reported %+v", violations)
+			}
+		})
+	}
+}
+
+func TestALongListIsCut(t *testing.T) {
+	c := newChecker(t)
+	for i := range maxRows + 5 {
+		exec(t, c, insertKey, i, now())
+	}
+	if _, violations := check(t, c); len(violations) != maxRows {
+		t.Errorf("%d violations reported, want %d", len(violations), maxRows)
+	}
+}
+
+func TestNoAnswerIsNotAGoodAnswer(t *testing.T) {
+	c := newChecker(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if v, err := c.Check(ctx); err == nil {
+		t.Errorf("reports %v", v)
+	}
+	exec(t, c, "DROP TABLE t_outbox")
+	if v, err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "every_move_owes_one_message") {
+		t.Errorf("reports %v, %v", v, err)
+	}
+	r := httptest.NewRequest("GET", "/v1/ops/invariants", nil)
+	if a, err := c.HTTP(r); err == nil {
+		t.Errorf("answers %s", a.Body)
+	}
+}
+
+func TestTheAnswerListsTheViolations(t *testing.T) {
+	c := newChecker(t)
+	ask := func() string {
+		a, err := c.HTTP(httptest.NewRequest("GET", "/v1/ops/invariants", nil))
+		if err != nil || a.Status != 200 {
+			t.Fatalf("%d, %v", a.Status, err)
+		}
+		return string(a.Body)
+	}
+	if got := ask(); got != `{"violations":[]}`+"\n" {
+		t.Errorf("empty: %s", got)
+	}
+	exec(t, c, insertKey, 1, now())
+	want := `{"violations":[{"invariant":"no_key_in_progress_past_its_lease","subject":"1 key-in-progress","detail":"lease ended at 2026-05-01 12:00:00.000000"}]}` + "\n"
+	if got := ask(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// With Redis down the rest is still checked, and the log says what was not.
+func TestRedisDownIsNoViolation(t *testing.T) {
+	c := newChecker(t)
+	proxy, address := testenv.BehindRedisProxy(t, testenv.RedisURL(t))
+	c.Redis = testenv.OpenRedis(t, address)
+	proxy.Down()
+	var log strings.Builder
+	ctx := web.WithRequestID(t.Context(), "req-1", slog.New(slog.NewTextHandler(&log, nil)))
+	if v, err := c.Check(ctx); err != nil || len(v) != 0 || !strings.Contains(log.String(), "cannot look for Redis keys") {
+		t.Errorf("%v, %v, log %s", v, err, log.String())
+	}
+}
+
+// The masters of a cluster are scanned at the same time; every one's keys are reported.
+func TestEveryMasterOfAClusterIsScanned(t *testing.T) {
+	sockets := make(map[string]string)
+	var slots []redis.ClusterSlot
+	const masters, keys = 3, 20
+	for i := range masters {
+		address := testenv.PrivateRedis(t).URL()
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("node-%d:6379", i)
+		sockets[name] = u.Path
+		slots = append(slots, redis.ClusterSlot{Start: i * 5461, End: (i+1)*5461 - 1, Nodes: []redis.ClusterNode{{Addr: name}}})
+		node := testenv.OpenRedis(t, address)
+		for k := range keys {
+			for key, ttl := range map[string]time.Duration{
+				fmt.Sprintf("oncepay:lock:{%d-%d}", i, k): 0, fmt.Sprintf("oncepay:token:{%d-%d}", i, k): 0,
+				fmt.Sprintf("oncepay:lock:{good-%d-%d}", i, k): time.Hour, fmt.Sprintf("other:%d", k): 0,
+			} {
+				if err := node.Set(t.Context(), key, "x", ttl).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return slots, nil },
+		Dialer:       func(_ context.Context, _, addr string) (net.Conn, error) { return net.Dial("unix", sockets[addr]) },
+	})
+	t.Cleanup(func() { cluster.Close() })
+	found, err := (&Checker{Redis: cluster}).redisKeysExpire(t.Context())
+	subjects := make(map[string]bool)
+	for _, v := range found {
+		subjects[v.Subject] = true
+		if strings.Contains(v.Subject, "good") || v.Invariant != "redis_keys_expire" {
+			t.Errorf("reported %+v", v)
+		}
+	}
+	if err != nil || len(found) != 2*masters*keys || len(subjects) != len(found) {
+		t.Errorf("%d violations of %d keys, %v; want %d", len(found), len(subjects), err, 2*masters*keys)
+	}
+}
