@@ -103,7 +103,7 @@ func TestMetricsPageListsEveryMetric(t *testing.T) {
 	m.TxRetried("")
 	m.HTTPServed("", "", "", time.Second)
 	m.ExceptionOpened("")
-	m.ChannelDown("", false)
+	m.ChannelDown("", "", false)
 	m.JobFailed("")
 	m.NoticeRefused("", "")
 	families, err := m.Registry.Gather()

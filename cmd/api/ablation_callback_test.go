@@ -24,6 +24,7 @@ type callbackAblation struct {
 	acked    int // deliveries answered with success
 	refused  int // deliveries answered 503
 	dedup    int // deliveries the trade's row stopped
+	state    int // deliveries the order's history stopped
 }
 
 // once reports whether the deliveries had one effect.
@@ -86,10 +87,13 @@ func ablateCallback(t *testing.T, row callbackAblation) callbackAblation {
 	s.sabotage(t, row)
 	orderNo, n := s.offered(1001)
 	disturb(t, s, row.redis)
-	// The first transaction commits once another has read what was there before it: a race for certain.
+	// The first transaction commits once both instances have read what was there before it: a race for certain.
 	gate := testenv.NewGate(t)
-	s.instances[0].mysql.On(testenv.Prefix("COMMIT"), 1, testenv.Hold(gate))
-	rival := s.instances[1].mysql.On(testenv.Contains("UPDATE t_order SET status"), -1, testenv.Action{})
+	var writers []*testenv.Rule
+	for _, i := range s.instances {
+		i.mysql.On(testenv.Prefix("COMMIT"), 1, testenv.Hold(gate))
+		writers = append(writers, i.mysql.On(testenv.Contains("UPDATE t_order SET status"), -1, testenv.Action{}))
+	}
 	replies := make([]reply, repeats)
 	delivered := make(chan struct{})
 	go func() {
@@ -101,7 +105,9 @@ func ablateCallback(t *testing.T, row callbackAblation) callbackAblation {
 		})
 	}()
 	gate.WaitEntered(t, 1)
-	rival.Wait(t, 1)
+	for _, w := range writers {
+		w.Wait(t, 1)
+	}
 	gate.Open()
 	<-delivered
 	for _, r := range replies {
@@ -118,6 +124,7 @@ func ablateCallback(t *testing.T, row callbackAblation) callbackAblation {
 	row.credits = s.count("SELECT COUNT(*) FROM t_ledger_entry WHERE order_no = ? AND account = 'channel:mockpay'", orderNo)
 	row.messages = s.count("SELECT COUNT(*) FROM t_outbox WHERE topic = 'order.paid'")
 	row.dedup = s.hits("dedup", "payment.succeeded", metrics.Replayed)
+	row.state = s.hits("state", "payment.succeeded", metrics.Replayed)
 	if !row.noSwap {
 		s.wantSound()
 	}
@@ -148,9 +155,9 @@ func (s *stack) sabotage(t *testing.T, row callbackAblation) {
 func printCallbackAblation(rows []callbackAblation) {
 	fmt.Printf("\n%d deliveries of one payment.succeeded at once, each under a notify_id of its own, on two instances.\n\n", repeats)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "off and Redis\tPAID\tcredits\tmessages\tsuccess\t503\ttrade's row stopped")
+	fmt.Fprintln(w, "off and Redis\tPAID\tcredits\tmessages\tsuccess\t503\ttrade's row stopped\torder's history stopped")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", r.name(), r.paid, r.credits, r.messages, r.acked, r.refused, r.dedup)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", r.name(), r.paid, r.credits, r.messages, r.acked, r.refused, r.dedup, r.state)
 	}
 	w.Flush()
 }

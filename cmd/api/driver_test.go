@@ -74,9 +74,9 @@ func (s *stack) storm(t *testing.T, n int) (calls []call, replies []reply) {
 	return calls, replies
 }
 
-// settle sends everything once more, now in peace, and asserts one result for each call: what was promised, or a first
+// calmed sends everything once more, now in peace, and asserts one result for each call: what was promised, or a first
 // run. It returns how many orders and how many cancelled ones there are to be.
-func (s *stack) settle(t *testing.T, calls []call, replies []reply) (orders, cancelled int) {
+func (s *stack) calmed(t *testing.T, calls []call, replies []reply) (orders, cancelled int) {
 	t.Helper()
 	for i, c := range calls {
 		if c.path == "" {
@@ -126,7 +126,7 @@ func TestClientsThatLeaveTearNothingApart(t *testing.T) {
 	}
 	s.untilIdle(t)
 	s.wantSound() // before anything is sent again
-	s.wantOrders(s.settle(t, calls, replies))
+	s.wantOrders(s.calmed(t, calls, replies))
 	s.wantSound()
 }
 
@@ -159,7 +159,7 @@ func TestTroubleIsNeverTakenForADecision(t *testing.T) {
 	if n := s.count("SELECT COUNT(*) FROM t_idempotency_key WHERE state = 0 OR status NOT IN (200, 201)"); n != 0 {
 		t.Errorf("%d keys keep something else than a result", n)
 	}
-	s.wantOrders(s.settle(t, calls, replies))
+	s.wantOrders(s.calmed(t, calls, replies))
 	s.wantSound()
 }
 

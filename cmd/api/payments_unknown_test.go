@@ -68,13 +68,17 @@ func TestAnUnknownAttemptBlocksTheOtherChannel(t *testing.T) {
 	s.wantSound()
 }
 
-// B91: the channel never says what became of a charge. Nothing is guessed: a person is asked, the order stays.
+// B91: the channel never says what became of a charge. Nothing is guessed: a person is asked, even if the first who wants to ask
+// dies over it, and the order stays.
 func TestAnOutcomeNobodyTellsBecomesAnException(t *testing.T) {
 	s := newStack(t)
 	s.sku(1, 1999, 10)
 	orderNo := s.order(1001, 1)
 	s.faults(`{"charge":{"drop_after":true},"query":{"status":500}}`)
 	payNo := s.must(http.StatusAccepted, payCall(0, 1001, orderNo, "mockpay", key("K1"))).field("pay_no")
+	for _, i := range s.instances {
+		i.mysql.On(testenv.Contains("INSERT INTO t_exception"), 1, testenv.CutBefore())
+	}
 	const looks = 20 // more than the schedule has
 	for i := range looks {
 		s.advance(3 * time.Hour) // past any pause of the schedule
@@ -146,7 +150,7 @@ func TestAChannelThatIsDownFailsFast(t *testing.T) {
 	if n := s.arrivals("charge", ""); n != 5 {
 		t.Errorf("%d charges came to the channel, want 5", n)
 	}
-	if shown := s.do(call{path: "/metrics"}); !strings.Contains(string(shown.body), `channel_down{channel="mockpay"} 1`) {
+	if shown := s.do(call{path: "/metrics"}); !strings.Contains(string(shown.body), `channel_down{calls="moves",channel="mockpay"} 1`) {
 		t.Error("the metrics do not show that mockpay is down")
 	}
 	if log := s.instances[0].logs.String(); !strings.Contains(log, "breaker_is=open") {

@@ -13,6 +13,7 @@ import (
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/callback"
+	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/order"
 	"example.com/oncepay/internal/payment"
@@ -29,6 +30,7 @@ func (s *service) routes() (http.Handler, error) {
 	stock := &inventory.HTTP{Service: s.stock, Keys: s.keys}
 	payments := &payment.HTTP{Service: s.payments}
 	callbacks := &callback.HTTP{Service: s.callbacks, Keys: s.keys}
+	exceptions := &exception.HTTP{Store: s.exceptions, Keys: s.keys, ReturnMoney: s.payments.ReturnHeld}
 
 	r := chi.NewRouter()
 	r.Use(web.Observe(s.log, s.metrics, s.now), web.SecurityHeaders, web.Deadline(s.cfg.RequestTimeout))
@@ -69,8 +71,8 @@ func (s *service) routes() (http.Handler, error) {
 
 			r.Post("/v1/orders/{order_no}/ship", web.Handle(orders.Ship))
 			r.Get("/v1/ops/invariants", web.Handle(s.recon.HTTP))
-			r.Get("/v1/ops/exceptions", web.Handle(s.exceptions.ListHTTP))
-			r.Post("/v1/ops/exceptions/{id}/resolve", web.Handle(s.exceptions.ResolveHTTP))
+			r.Get("/v1/ops/exceptions", web.Handle(exceptions.List))
+			r.Post("/v1/ops/exceptions/{id}/resolve", web.Handle(exceptions.Resolve))
 			r.Post("/v1/ops/notices/{id}/replay", web.Handle(callbacks.Replay))
 			r.Put("/v1/ops/skus/{sku_id}", web.Handle(stock.PutSKU))
 			r.Get("/v1/ops/skus/{sku_id}", web.Handle(stock.GetSKU))

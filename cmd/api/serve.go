@@ -80,7 +80,7 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 	if cfg.Disabled(config.GuardLock) {
 		locks = lock.None{}
 	}
-	exceptions := &exception.Store{DB: s.db, Keys: keys, Metrics: m, Now: w.now}
+	exceptions := &exception.Store{DB: s.db, Metrics: m, Now: w.now}
 	orders := &order.Service{
 		DB: s.db, Keys: keys, Tokens: tokens, Locks: locks, Exceptions: exceptions, Metrics: m, Now: w.now, NewOrderNo: w.newOrderNo,
 		PayTimeout: cfg.OrderPayTimeout, TokenRequired: cfg.TokenRequired,

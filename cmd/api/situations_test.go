@@ -74,6 +74,7 @@ func success(spoil func(*mockpay.Notice)) func(*stack, int64) (string, mockpay.N
 
 func wrongSituations() []situation {
 	wrong := unpaid()
+	wrong.payment = "FAILED" // the buyer may begin another attempt
 	wrong.forPerson, wrong.credits, wrong.exceptions = 1, 1, "amount_mismatch"
 	nothing := wrong
 	nothing.credits = 0 // there is nothing to post

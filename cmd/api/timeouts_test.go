@@ -316,10 +316,15 @@ func TestNoJobRemovesWhatHasMoneyOnIt(t *testing.T) {
 			s.round(i, job)
 		}
 	}
-	for orderNo, status := range map[string]string{paid: "PAID", refunding: "REFUNDING", unknown: "INIT", doubtful: "INIT"} {
+	for orderNo, status := range map[string]string{paid: "PAID", refunding: "REFUNDING", unknown: "INIT"} {
 		s.wantStatus(1001, orderNo, status)
 	}
-	s.wantStock(96, 2, 2)
+	if n := s.count("SELECT COUNT(*) FROM t_trade WHERE order_no = ?", doubtful); n != 1 {
+		t.Errorf("%d records of the wrong money, want 1", n)
+	}
+	if got := s.exceptions(); !slices.Contains(got, "amount_mismatch") {
+		t.Errorf("exceptions %v; want that of the wrong money", got)
+	}
 	s.wantEffects("close", "", 0)
 	s.wantSound()
 }

@@ -62,8 +62,11 @@ func TestLosersOfARaceAcknowledgeWhatTheWinnerDid(t *testing.T) {
 	s.sku(1, 1999, 1000)
 	orderNo, n := s.offered(1001)
 	gate := testenv.NewGate(t)
-	s.instances[0].mysql.On(testenv.Prefix("COMMIT"), 1, testenv.Hold(gate))
-	waiting := s.instances[1].mysql.On(testenv.Contains("UPDATE t_order SET status"), -1, testenv.Action{})
+	var writers []*testenv.Rule
+	for _, i := range s.instances {
+		i.mysql.On(testenv.Prefix("COMMIT"), 1, testenv.Hold(gate))
+		writers = append(writers, i.mysql.On(testenv.Contains("UPDATE t_order SET status"), -1, testenv.Action{}))
+	}
 	replies := make([]reply, 20)
 	done := make(chan struct{})
 	go func() {
@@ -71,7 +74,9 @@ func TestLosersOfARaceAcknowledgeWhatTheWinnerDid(t *testing.T) {
 		testenv.Together(len(replies), func(i int) { replies[i] = s.notify(i, n) })
 	}()
 	gate.WaitEntered(t, 1)
-	waiting.Wait(t, 1)
+	for _, w := range writers {
+		w.Wait(t, 1)
+	}
 	gate.Open()
 	<-done
 	for _, r := range replies {

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,8 +41,8 @@ func run(ctx context.Context, getenv func(string) string, stdout, stderr io.Writ
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	channel, err := mockpay.New(mockpay.Config{
 		Merchants: map[string][]string{
-			"m-mockpay":  {cmp.Or(getenv("MOCKPAY_SECRET"), "whsec_dev")},
-			"m-mockpay2": {cmp.Or(getenv("MOCKPAY2_SECRET"), "whsec_dev2")},
+			"m-mockpay":  secrets(cmp.Or(getenv("MOCKPAY_SECRET"), "whsec_dev")),
+			"m-mockpay2": secrets(cmp.Or(getenv("MOCKPAY2_SECRET"), "whsec_dev2")),
 		},
 		Log: log,
 	})
@@ -75,3 +76,14 @@ const welcome = `mockpay is ready on %[1]s
   # everything that really happened
   curl -sS %[1]s/v1/effects
 `
+
+// secrets splits a comma list, newest first: while a secret rotates there are two.
+func secrets(list string) []string {
+	var out []string
+	for secret := range strings.SplitSeq(list, ",") {
+		if secret = strings.TrimSpace(secret); secret != "" {
+			out = append(out, secret)
+		}
+	}
+	return out
+}

@@ -10,8 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-chi/chi/v5"
-
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/mysqldb"
@@ -132,7 +130,7 @@ func Get(ctx context.Context, q mysqldb.Querier, id string) (Activity, error) {
 
 // PutHTTP answers PUT /v1/ops/activities/{activity_id}.
 func (s *Store) PutHTTP(r *http.Request) (web.Answer, error) {
-	id := chi.URLParam(r, "activity_id")
+	id := web.PathParam(r, "activity_id")
 	if err := ParseID(id); err != nil {
 		return web.Answer{}, err
 	}

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/go-chi/chi/v5"
-
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
@@ -26,7 +24,7 @@ func (h *HTTP) Receive(r *http.Request) (web.Answer, error) {
 	if err != nil {
 		return web.Answer{}, err
 	}
-	ack, err := h.Service.Receive(r.Context(), chi.URLParam(r, "channel"), r.Header, body)
+	ack, err := h.Service.Receive(r.Context(), web.PathParam(r, "channel"), r.Header, body)
 	if err != nil {
 		return web.Answer{}, err
 	}
@@ -35,7 +33,7 @@ func (h *HTTP) Receive(r *http.Request) (web.Answer, error) {
 
 // Replay answers POST /v1/ops/notices/{id}/replay.
 func (h *HTTP) Replay(r *http.Request) (web.Answer, error) {
-	id, err := strconv.ParseInt(chi.URLParam(r, "id"), 10, 64)
+	id, err := strconv.ParseInt(web.PathParam(r, "id"), 10, 64)
 	if err != nil || id < 1 {
 		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
 	}

@@ -131,8 +131,9 @@ func (s *Service) RetryParked(ctx context.Context) error {
 }
 
 func (s *Service) retry(ctx context.Context, n Notice) error {
-	err := s.DB.InTx(ctx, func(tx *sql.Tx) error {
-		after, err := s.apply(ctx, tx, n, n.fact())
+	var after Notice
+	err := s.DB.InTx(ctx, func(tx *sql.Tx) (err error) {
+		after, err = s.apply(ctx, tx, n, n.fact())
 		if err != nil || after.Status != payment.Parked || s.Now().Sub(n.ReceivedAt) < parkedFor {
 			return err
 		}

@@ -26,7 +26,7 @@ const (
 // DevJWTSecret signs bearer tokens in dev, where anybody may make one. Production refuses it.
 const DevJWTSecret = "oncepay-dev-secret-not-for-production"
 
-// The fake channels' dev secrets, which sign notices. Production refuses them.
+// The fake channels' dev secrets, which sign notices. Production has no fake channels.
 const (
 	DevMockpaySecret  = "whsec_dev"
 	DevMockpay2Secret = "whsec_dev2"

@@ -9,16 +9,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/http"
-	"strconv"
 	"time"
-	"unicode/utf8"
-
-	"github.com/go-chi/chi/v5"
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
-	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/mysqldb"
@@ -68,7 +62,6 @@ type Exception struct {
 // Store reads and writes exceptions.
 type Store struct {
 	DB      *mysqldb.DB
-	Keys    *idemkey.Store
 	Metrics *metrics.Metrics
 	Now     func() time.Time
 }
@@ -156,70 +149,25 @@ func (s *Store) List(ctx context.Context, status string, page web.Page) ([]Excep
 	return list, rows.Err()
 }
 
-// Resolve closes an exception in the caller's transaction. Resolving a resolved one changes nothing and is no error: the
-// first resolution stands.
-func (s *Store) Resolve(ctx context.Context, tx *sql.Tx, id int64, by auth.Caller, resolution string) (Exception, error) {
-	_, err := tx.ExecContext(ctx, `
+// Resolve closes an exception in the caller's transaction, and reports whether it did: resolving a resolved one changes nothing
+// and is no error, the first resolution stands.
+func (s *Store) Resolve(ctx context.Context, tx *sql.Tx, id int64, by auth.Caller, resolution string) (e Exception, resolved bool, err error) {
+	res, err := tx.ExecContext(ctx, `
 		UPDATE t_exception SET status = ?, resolution = ?, resolved_by = ?, resolve_time = ? WHERE id = ? AND status = ?`,
 		statusResolved, resolution, by.UserID, s.Now(), id, statusOpen)
 	if err != nil {
-		return Exception{}, fmt.Errorf("resolve exception: %w", err)
+		return Exception{}, false, fmt.Errorf("resolve exception: %w", err)
 	}
-	e, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_exception WHERE id = ?`, id))
+	n, err := res.RowsAffected()
+	if err != nil {
+		return Exception{}, false, fmt.Errorf("resolve exception: %w", err)
+	}
+	e, err = scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_exception WHERE id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return Exception{}, apperr.New(apperr.NotFound, "exception_not_found", "There is no exception %d.", id)
+		return Exception{}, false, apperr.New(apperr.NotFound, "exception_not_found", "There is no exception %d.", id)
 	}
 	if err != nil {
-		return Exception{}, fmt.Errorf("read exception: %w", err)
+		return Exception{}, false, fmt.Errorf("read exception: %w", err)
 	}
-	return e, nil
-}
-
-// ListHTTP answers GET /v1/ops/exceptions[?status=open|resolved].
-func (s *Store) ListHTTP(r *http.Request) (web.Answer, error) {
-	page, err := web.ParsePage(r)
-	if err != nil {
-		return web.Answer{}, err
-	}
-	status := r.URL.Query().Get("status")
-	if status != "" && status != "open" && status != "resolved" {
-		return web.Answer{}, apperr.New(apperr.Invalid, "status_invalid", "status is open or resolved.")
-	}
-	list, err := s.List(r.Context(), status, page)
-	if err != nil {
-		return web.Answer{}, err
-	}
-	return web.JSON(http.StatusOK, web.Paged(page, list, func(e Exception) int64 { return e.ID }))
-}
-
-const maxResolution = 1024 // characters; the column's width
-
-// ResolveHTTP answers POST /v1/ops/exceptions/{id}/resolve.
-func (s *Store) ResolveHTTP(r *http.Request) (web.Answer, error) {
-	id, err := strconv.ParseInt(chi.URLParam(r, "id"), 10, 64)
-	if err != nil || id < 1 {
-		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
-	}
-	var req struct {
-		Resolution string `json:"resolution"`
-	}
-	body, err := web.DecodeJSON(r, &req)
-	if err != nil {
-		return web.Answer{}, err
-	}
-	if req.Resolution == "" || utf8.RuneCountInString(req.Resolution) > maxResolution {
-		return web.Answer{}, apperr.New(apperr.Invalid, "field_invalid", "resolution says what was done, in 1 to %d characters.", maxResolution)
-	}
-	key, err := idemkey.Optional(r, "exception.resolve", body)
-	if err != nil {
-		return web.Answer{}, err
-	}
-	ctx := r.Context()
-	return s.Keys.Once(ctx, key, func(tx *sql.Tx) (web.Answer, error) {
-		e, err := s.Resolve(ctx, tx, id, auth.From(ctx), req.Resolution)
-		if err != nil {
-			return web.Answer{}, err
-		}
-		return web.JSON(http.StatusOK, e)
-	})
+	return e, n == 1, nil
 }

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"example.com/oncepay/internal/apperr"
@@ -26,7 +25,7 @@ type recordView struct {
 
 // LookupHTTP answers GET /v1/idempotency-keys/{key}: the state, the result, and when it expires.
 func (s *Store) LookupHTTP(r *http.Request) (web.Answer, error) {
-	value, err := ParseValue([]string{chi.URLParam(r, "key")})
+	value, err := ParseValue([]string{web.PathParam(r, "key")})
 	if err != nil {
 		return web.Answer{}, err
 	}

@@ -62,11 +62,13 @@ func (s *Store) Find(ctx context.Context, k Key) (*web.Answer, error) {
 	switch {
 	case rec == nil:
 		return nil, nil
-	case !now.Before(rec.ExpiresAt), !rec.Done && !now.Before(rec.LeaseUntil):
+	case !now.Before(rec.ExpiresAt):
 		return nil, s.dropDead(ctx, k, now)
 	case rec.Fingerprint != k.Fingerprint:
 		s.count(k, metrics.Blocked)
 		return nil, Reused().With("first_seen_at", rec.CreatedAt)
+	case !rec.Done && !now.Before(rec.LeaseUntil):
+		return nil, s.dropDead(ctx, k, now)
 	case rec.Done:
 		s.count(k, metrics.Replayed)
 		rec.Answer.Replay = web.Replayed

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"example.com/oncepay/internal/apperr"
@@ -35,7 +34,7 @@ func ParseSKUID(s string) (int64, error) {
 
 // PutSKU answers PUT /v1/ops/skus/{sku_id}.
 func (h *HTTP) PutSKU(r *http.Request) (web.Answer, error) {
-	id, err := ParseSKUID(chi.URLParam(r, "sku_id"))
+	id, err := ParseSKUID(web.PathParam(r, "sku_id"))
 	if err != nil {
 		return web.Answer{}, err
 	}
@@ -68,7 +67,7 @@ func (h *HTTP) PutSKU(r *http.Request) (web.Answer, error) {
 
 // GetSKU answers GET /v1/ops/skus/{sku_id}.
 func (h *HTTP) GetSKU(r *http.Request) (web.Answer, error) {
-	id, err := ParseSKUID(chi.URLParam(r, "sku_id"))
+	id, err := ParseSKUID(web.PathParam(r, "sku_id"))
 	if err != nil {
 		return web.Answer{}, err
 	}
@@ -82,7 +81,7 @@ func (h *HTTP) GetSKU(r *http.Request) (web.Answer, error) {
 // MoveStock answers POST /v1/ops/skus/{sku_id}/stock-movements. With an Idempotency-Key it moves once for that key; an
 // operator who sends none says that each request is a new delivery.
 func (h *HTTP) MoveStock(r *http.Request) (web.Answer, error) {
-	id, err := ParseSKUID(chi.URLParam(r, "sku_id"))
+	id, err := ParseSKUID(web.PathParam(r, "sku_id"))
 	if err != nil {
 		return web.Answer{}, err
 	}

@@ -64,8 +64,8 @@ func New() *Metrics {
 	}, []string{"kind"})
 	m.channelDown = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "channel_down",
-		Help: "1 while a payment channel's circuit breaker is open and calls fail at once.",
-	}, []string{"channel"})
+		Help: "1 while a payment channel's circuit breaker is open and calls fail at once; calls is moves (of money) or looks.",
+	}, []string{"channel", "calls"})
 	m.jobFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "job_failures_total",
 		Help: "Rounds of background jobs that ended with an error or a panic, by job.",
@@ -104,13 +104,13 @@ func (m *Metrics) Exceptions(kind string) prometheus.Counter {
 	return m.exceptions.WithLabelValues(kind)
 }
 
-// ChannelDown says whether a channel is taken to be down.
-func (m *Metrics) ChannelDown(channel string, down bool) {
+// ChannelDown says whether a channel's calls of a kind (moves or looks) are taken to be down.
+func (m *Metrics) ChannelDown(channel, calls string, down bool) {
 	value := 0.0
 	if down {
 		value = 1
 	}
-	m.channelDown.WithLabelValues(channel).Set(value)
+	m.channelDown.WithLabelValues(channel, calls).Set(value)
 }
 
 // JobFailed counts a round of a job that failed.

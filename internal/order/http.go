@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/go-chi/chi/v5"
-
 	"example.com/oncepay/internal/activity"
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
@@ -77,7 +75,7 @@ func parseCreate(r *http.Request) (CreateInput, error) {
 // NumberFromPath reads {order_no}. What cannot be an order number is no order: it must not reach the database, where even a
 // binary collation ignores a trailing space.
 func NumberFromPath(r *http.Request) (string, error) {
-	no := chi.URLParam(r, "order_no")
+	no := web.PathParam(r, "order_no")
 	if !IsNumber(no) {
 		return "", errNotFound()
 	}

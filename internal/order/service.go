@@ -271,7 +271,7 @@ func (s *Service) Ship(ctx context.Context, tx *sql.Tx, orderNo string, by auth.
 		return Order{}, err
 	}
 	if blocked {
-		return Order{}, apperr.New(apperr.Conflict, "order_blocked", "The order has an open exception about its money; resolve it first.").At(apperr.LayerState)
+		return Order{}, apperr.New(apperr.InProgress, "order_blocked", "The order has an open exception about its money; ask again when it is resolved.").At(apperr.LayerState)
 	}
 	return o, nil
 }

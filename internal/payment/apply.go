@@ -176,8 +176,10 @@ func (s *Service) applyPaid(ctx context.Context, tx *sql.Tx, ch Channel, p Payme
 	if f.Merchant != ch.Merchant() || f.Amount != p.Amount || f.Currency != p.Currency {
 		return s.wrongMoney(ctx, tx, t, p, f)
 	}
-	_, _, err = s.Orders.MarkPaid(ctx, tx, p.OrderNo, tradeCause(f.Channel, f.TradeNo), s.Now())
+	_, outcome, err := s.Orders.MarkPaid(ctx, tx, p.OrderNo, tradeCause(f.Channel, f.TradeNo), s.Now())
 	switch {
+	case err == nil && outcome == order.Already: // a twin committed since the trade was looked for
+		return Result{Repeated, apperr.LayerState, "this trade has paid the order before", p.OrderNo}, nil
 	case err == nil:
 		t.Disposition = PaidOrder
 		if err := s.book(ctx, tx, t, p, f, ledger.Sales); err != nil {
@@ -210,7 +212,8 @@ func (s *Service) tradeConflict(ctx context.Context, tx *sql.Tx, p Payment, f Fa
 	return Result{Personal, apperr.LayerDedup, "the trade is known as other money", p.OrderNo}, err
 }
 
-// wrongMoney keeps money that is not what was agreed, for a person. The order stays.
+// wrongMoney keeps money that is not what was agreed, for a person. The order stays; the attempt is over, so that the buyer may
+// begin another.
 func (s *Service) wrongMoney(ctx context.Context, tx *sql.Tx, t received, p Payment, f Fact) (Result, error) {
 	t.Disposition = ForPerson
 	if err := insertTrade(ctx, tx, t, f.Source, f.OccurredAt, s.Now()); err != nil {
@@ -220,6 +223,9 @@ func (s *Service) wrongMoney(ctx context.Context, tx *sql.Tx, t received, p Paym
 		if err := s.post(ctx, tx, t, ledger.Suspense); err != nil {
 			return Result{}, err
 		}
+	}
+	if _, err := ended(ctx, tx, p.PayNo, Failed, s.Now()); err != nil {
+		return Result{}, fmt.Errorf("end payment %s: %w", p.PayNo, err)
 	}
 	err := s.Exceptions.Open(ctx, tx, exception.Exception{
 		Kind: exception.AmountMismatch, Subject: f.Channel + ":" + f.TradeNo, OrderNo: p.OrderNo, Channel: f.Channel,

@@ -121,7 +121,8 @@ func (s *Service) tellFailure(ctx context.Context, tx *sql.Tx, r Refund) (Result
 	e := exception.Exception{Subject: r.RefundNo, OrderNo: r.OrderNo, Channel: r.Channel, Amount: r.Amount, Currency: r.Currency}
 	switch {
 	case r.Status == RefundSuccess:
-		e.Kind, e.Detail = exception.RefundUndone, fmt.Sprintf("the channel took the success of refund %s back; the amount may be refunded again", r.RefundNo)
+		e.Kind, e.BlocksOrder = exception.RefundUndone, true // the buyer waits for money, not for goods
+		e.Detail = fmt.Sprintf("the channel took the success of refund %s back; the amount may be refunded again", r.RefundNo)
 	case r.Auto:
 		e.Kind, e.Detail = exception.AutoRefundFailed, fmt.Sprintf("refund %s of late or double money failed; the money is still here", r.RefundNo)
 	default:

@@ -26,30 +26,35 @@ const (
 // error that settles something (refused, not there) is an answer and counts as health.
 type Breaker struct {
 	Channel
-	breaker *gobreaker.CircuitBreaker[any]
+	moves *gobreaker.CircuitBreaker[any] // calls that move money
+	looks *gobreaker.CircuitBreaker[any] // calls that ask: they often work while the others do not, and must not hide it
 }
 
 // NewBreaker guards a channel. When it opens and closes, that is logged and counted.
 func NewBreaker(ch Channel, m *metrics.Metrics, log *slog.Logger) *Breaker {
-	m.ChannelDown(ch.Name(), false)
-	return &Breaker{Channel: ch, breaker: gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
+	return &Breaker{Channel: ch, moves: newCircuit(ch, "moves", m, log), looks: newCircuit(ch, "looks", m, log)}
+}
+
+func newCircuit(ch Channel, calls string, m *metrics.Metrics, log *slog.Logger) *gobreaker.CircuitBreaker[any] {
+	m.ChannelDown(ch.Name(), calls, false)
+	return gobreaker.NewCircuitBreaker[any](gobreaker.Settings{
 		Name: ch.Name(), Timeout: breakFor,
 		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakAfter },
 		IsSuccessful: func(err error) bool { return err == nil || definite(err) },
 		OnStateChange: func(name string, from, to gobreaker.State) {
-			log.Error("payment channel", "channel", name, "breaker_was", from.String(), "breaker_is", to.String())
-			m.ChannelDown(name, to == gobreaker.StateOpen)
+			log.Error("payment channel", "channel", name, "calls", calls, "breaker_was", from.String(), "breaker_is", to.String())
+			m.ChannelDown(name, calls, to == gobreaker.StateOpen)
 		},
-	})}
+	})
 }
 
 // guarded runs a call unless the channel is down.
-func guarded[T any](b *Breaker, call func() (T, error)) (T, error) {
+func guarded[T any](circuit *gobreaker.CircuitBreaker[any], call func() (T, error)) (T, error) {
 	var zero T
-	got, err := b.breaker.Execute(func() (any, error) { return call() })
+	got, err := circuit.Execute(func() (any, error) { return call() })
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
 		return zero, apperr.New(apperr.Unavailable, codeChannelDown, "The payment channel does not answer at the moment. Nothing was sent; try again.").
-			After(breakFor).Wrap(fmt.Errorf("channel %s: %w", b.Name(), err))
+			After(breakFor).Wrap(fmt.Errorf("channel %s: %w", circuit.Name(), err))
 	}
 	if err != nil {
 		return zero, err
@@ -59,25 +64,25 @@ func guarded[T any](b *Breaker, call func() (T, error)) (T, error) {
 
 // Charge is Channel's.
 func (b *Breaker) Charge(ctx context.Context, c Charge) (Trade, error) {
-	return guarded(b, func() (Trade, error) { return b.Channel.Charge(ctx, c) })
+	return guarded(b.moves, func() (Trade, error) { return b.Channel.Charge(ctx, c) })
 }
 
 // Query is Channel's.
 func (b *Breaker) Query(ctx context.Context, payNo string) (Trade, error) {
-	return guarded(b, func() (Trade, error) { return b.Channel.Query(ctx, payNo) })
+	return guarded(b.looks, func() (Trade, error) { return b.Channel.Query(ctx, payNo) })
 }
 
 // Close is Channel's.
 func (b *Breaker) Close(ctx context.Context, payNo string) (Trade, error) {
-	return guarded(b, func() (Trade, error) { return b.Channel.Close(ctx, payNo) })
+	return guarded(b.moves, func() (Trade, error) { return b.Channel.Close(ctx, payNo) })
 }
 
 // Refund is Channel's.
 func (b *Breaker) Refund(ctx context.Context, r RefundOrder) (RefundState, error) {
-	return guarded(b, func() (RefundState, error) { return b.Channel.Refund(ctx, r) })
+	return guarded(b.moves, func() (RefundState, error) { return b.Channel.Refund(ctx, r) })
 }
 
 // QueryRefund is Channel's.
 func (b *Breaker) QueryRefund(ctx context.Context, refundNo string) (RefundState, error) {
-	return guarded(b, func() (RefundState, error) { return b.Channel.QueryRefund(ctx, refundNo) })
+	return guarded(b.looks, func() (RefundState, error) { return b.Channel.QueryRefund(ctx, refundNo) })
 }

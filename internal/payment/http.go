@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"unicode/utf8"
 
-	"github.com/go-chi/chi/v5"
-
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
@@ -41,7 +39,7 @@ func (h *HTTP) Pay(r *http.Request) (web.Answer, error) {
 
 // GetPayment answers GET /v1/payments/{pay_no}.
 func (h *HTTP) GetPayment(r *http.Request) (web.Answer, error) {
-	payNo := chi.URLParam(r, "pay_no")
+	payNo := web.PathParam(r, "pay_no")
 	if !order.IsNumber(payNo) { // made like one
 		return web.Answer{}, errPaymentNotFound()
 	}
@@ -91,7 +89,7 @@ func (h *HTTP) Refund(r *http.Request) (web.Answer, error) {
 
 // GetRefund answers GET /v1/refunds/{refund_no}.
 func (h *HTTP) GetRefund(r *http.Request) (web.Answer, error) {
-	refundNo := chi.URLParam(r, "refund_no")
+	refundNo := web.PathParam(r, "refund_no")
 	if !storable(refundNo) {
 		return web.Answer{}, errRefundNotFound()
 	}

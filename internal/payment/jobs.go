@@ -46,6 +46,35 @@ func nextLook(status Status, looks int, now time.Time) *time.Time {
 	return &at
 }
 
+// lastLook is when another instance takes the last look at an unknown outcome over: the one that claimed it died before it
+// could ask a person.
+const lastLook = time.Minute
+
+// claimUntil is the time that claims a look: the next one's, or for the last look its own repeat.
+func claimUntil(next *time.Time, now time.Time) *time.Time {
+	if next != nil {
+		return next
+	}
+	at := now.Add(lastLook)
+	return &at
+}
+
+const (
+	// slowLook is the pause between looks at a refund after the first hours: banks take days to return money.
+	slowLook = 2 * time.Hour
+	// slowLooks of them make a week, after which a person asks the channel.
+	slowLooks = 84
+)
+
+// nextRefundLook is when to call or look for a refund again after so many looks; nil after the last one.
+func nextRefundLook(looks int, now time.Time) *time.Time {
+	if at := nextLook(Unknown, looks, now); at != nil || looks >= len(unknownLooks())+slowLooks {
+		return at
+	}
+	at := now.Add(slowLook)
+	return &at
+}
+
 // PollPayments asks the channels about attempts that are due. Each look is claimed by moving its time on, so that of several
 // instances one looks. It returns the errors of the looks that failed; the next round comes anyway.
 func (s *Service) PollPayments(ctx context.Context) error {
@@ -56,7 +85,7 @@ func (s *Service) PollPayments(ctx context.Context) error {
 	var errs []error
 	for _, p := range due {
 		next := nextLook(p.Status, p.Polls+1, s.Now())
-		claimed, err := claimPayment(ctx, s.DB, p, next)
+		claimed, err := claimPayment(ctx, s.DB, p, claimUntil(next, s.Now()))
 		if err != nil {
 			return fmt.Errorf("claim payment %s: %w", p.PayNo, err)
 		}
@@ -90,30 +119,45 @@ func (s *Service) look(ctx context.Context, p Payment, last bool) error {
 			trade, callErr = ch.Close(closeCtx, p.PayNo)
 		}
 	}
-	return s.DB.InTx(ctx, func(tx *sql.Tx) error { return s.noteLook(ctx, tx, ch, p, trade, callErr, last) })
+	if callErr == nil && trade.Status != TradePending {
+		return s.take(ctx, tradeFact(ch, p, trade, "query"))
+	}
+	return s.DB.InTx(ctx, func(tx *sql.Tx) error { return s.noteLook(ctx, tx, p, trade, callErr, last) })
+}
+
+// take makes a fact that a job found take effect, in a transaction of its own.
+func (s *Service) take(ctx context.Context, f Fact) error {
+	var res Result
+	err := s.DB.InTx(ctx, func(tx *sql.Tx) (err error) {
+		res, err = s.Apply(ctx, tx, f)
+		return err
+	})
+	if err == nil {
+		s.Count(f, res)
+	}
+	return err
 }
 
 // enoughLooks: a channel that says twice it knows no such trade has never got the charge.
 const enoughLooks = 2
 
-func (s *Service) noteLook(ctx context.Context, tx *sql.Tx, ch Channel, p Payment, trade Trade, callErr error, last bool) error {
+// noteLook records a look that found nothing decided.
+func (s *Service) noteLook(ctx context.Context, tx *sql.Tx, p Payment, trade Trade, callErr error, last bool) error {
 	now := s.Now()
 	switch {
 	case errors.Is(callErr, ErrNotThere) && p.Status != Pending && p.Polls+1 >= enoughLooks:
 		_, err := ended(ctx, tx, p.PayNo, Failed, now)
 		return err
 	case callErr != nil && last:
-		return s.Exceptions.Open(ctx, tx, exception.Exception{
+		err := s.Exceptions.Open(ctx, tx, exception.Exception{
 			Kind: exception.PaymentUnresolved, Subject: p.PayNo, OrderNo: p.OrderNo, Channel: p.Channel, Amount: p.Amount, Currency: p.Currency,
 			Detail: fmt.Sprintf("the channel never said what became of payment %s; last answer: %v", p.PayNo, callErr),
 		})
+		return errors.Join(err, stopPolling(ctx, tx, p.PayNo))
 	case callErr != nil:
 		return nil // the next look is planned
-	case trade.Status == TradePending:
-		_, err := answered(ctx, tx, p.PayNo, Pending, trade.TradeNo, trade.PayURL, nextLook(Pending, p.Polls+1, now), now)
-		return err
 	default:
-		_, err := s.Apply(ctx, tx, tradeFact(ch, p, trade, "query"))
+		_, err := answered(ctx, tx, p.PayNo, Pending, trade.TradeNo, trade.PayURL, nextLook(Pending, p.Polls+1, now), now)
 		return err
 	}
 }
@@ -202,10 +246,7 @@ func (s *Service) closeAttempt(ctx context.Context, p Payment) error {
 	if trade.Status == TradePending {
 		return fmt.Errorf("payment %s is still open at the channel after closing it", p.PayNo)
 	}
-	return s.DB.InTx(ctx, func(tx *sql.Tx) error {
-		_, err := s.Apply(ctx, tx, tradeFact(ch, p, trade, "query"))
-		return err
-	})
+	return s.take(ctx, tradeFact(ch, p, trade, "query"))
 }
 
 // SendRefunds calls the channel for refunds that are due and asks about those in flight. A refund keeps its number over all
@@ -217,8 +258,8 @@ func (s *Service) SendRefunds(ctx context.Context) error {
 	}
 	var errs []error
 	for _, r := range due {
-		next := nextLook(Unknown, r.Polls, s.Now())
-		claimed, err := claimRefund(ctx, s.DB, r, next)
+		next := nextRefundLook(r.Polls, s.Now())
+		claimed, err := claimRefund(ctx, s.DB, r, claimUntil(next, s.Now()))
 		if err != nil {
 			return fmt.Errorf("claim refund %s: %w", r.RefundNo, err)
 		}
@@ -263,16 +304,14 @@ func (s *Service) sendRefund(ctx context.Context, r Refund, last bool) error {
 		f.Event = EventRefundFailed
 	case last:
 		return s.DB.InTx(ctx, func(tx *sql.Tx) error {
-			return s.Exceptions.Open(ctx, tx, exception.Exception{
+			err := s.Exceptions.Open(ctx, tx, exception.Exception{
 				Kind: exception.RefundUnresolved, Subject: r.RefundNo, OrderNo: r.OrderNo, Channel: r.Channel, Amount: r.Amount, Currency: r.Currency,
 				Detail: fmt.Sprintf("the channel has not decided refund %s after %d calls; last error: %v", r.RefundNo, r.Polls+1, callErr),
 			})
+			return errors.Join(err, stopSending(ctx, tx, r.RefundNo))
 		})
 	default:
 		return callErr // still in flight, or not known: the next look is planned
 	}
-	return s.DB.InTx(ctx, func(tx *sql.Tx) error {
-		_, err := s.Apply(ctx, tx, f)
-		return err
-	})
+	return s.take(ctx, f)
 }

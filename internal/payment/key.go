@@ -20,6 +20,11 @@ func refundCause(refundNo string) string { return bizkey.Build("r1", refundNo) }
 // autoRefundNo is the number of the refund that returns a trade nobody can use: derived, so that there is one.
 func autoRefundNo(channel, tradeNo string) string { return bizkey.Build("ra1", channel, tradeNo) }
 
+// heldRefundNo is the number of the refund that an operator sends back from an exception.
+func heldRefundNo(exceptionID int64) string {
+	return bizkey.Build("rx1", strconv.FormatInt(exceptionID, 10))
+}
+
 // keyedRefundNo is the number of a refund whose caller named none: the request's own key stands for it.
 func keyedRefundNo(k idemkey.Key) string {
 	return bizkey.Build("rk1", strconv.FormatInt(k.Caller, 10), k.Value)

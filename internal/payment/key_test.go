@@ -31,6 +31,7 @@ func TestGoldenKeys(t *testing.T) {
 		{keyedRefundNo(idemkey.Key{Caller: 1001, Value: "K1-0123456789-abcdef"}), "rk1:1001:K1-0123456789-abcdef"},
 		{keyedRefundNo(idemkey.Key{Caller: 1001, Value: "K1:0123456789-abcdef"}), "rk1:1001:K1~3a0123456789-abcdef"},
 		{keyedRefundNo(idemkey.Key{Caller: math.MaxInt64, Value: strings.Repeat("k", 255)}), "rk1:~hSl8niMYtoUj-mLzWsx0Wd3OZyHtYOPGpm8HJnwD7zKA"},
+		{heldRefundNo(math.MaxInt64), "rx1:9223372036854775807"},
 		{openKey(orderNo, "mockpay"), orderNo + ":mockpay"},
 		{refundMessageID("R-1", "refund.succeeded"), "m1:r:R-1:refund.succeeded"},
 	} {

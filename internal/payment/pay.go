@@ -145,7 +145,8 @@ func (s *Service) attempt(o order.Order, attempts []Payment, channel string) (Pa
 	}
 	var open Payment
 	for _, a := range attempts {
-		if a.Status == Unknown && a.Channel != channel {
+		// CREATED on another channel is as unknown: its run died after the call, or is in the middle of it.
+		if (a.Status == Unknown || a.Status == Created) && a.Channel != channel {
 			return Payment{}, apperr.New(apperr.InProgress, "payment_unresolved",
 				"Attempt %s on %s may have taken the money; it is being asked. Try again soon.", a.PayNo, a.Channel).
 				At(apperr.LayerState).After(unresolvedRetry)

@@ -85,6 +85,14 @@ func TestWhenToLookAgain(t *testing.T) {
 			t.Errorf("%s after %d looks: %v; want no more", c.status, c.looks, at)
 		}
 	}
+	for _, c := range []struct {
+		looks int
+		want  time.Duration
+	}{{0, time.Second}, {10, 2 * time.Hour}, {11, 2 * time.Hour}, {94, 2 * time.Hour}, {95, 0}} {
+		if at := nextRefundLook(c.looks, now()); (at == nil) != (c.want == 0) || at != nil && !at.Equal(now().Add(c.want)) {
+			t.Errorf("a refund after %d looks: %v; want after %v", c.looks, at, c.want)
+		}
+	}
 	total := time.Duration(0)
 	for _, pause := range unknownLooks() {
 		total += pause

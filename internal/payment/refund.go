@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/money"
+	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/web"
 )
 
@@ -30,8 +33,8 @@ const opRefund = "refund.create"
 // RequestRefund accepts a refund: 202 with the refund as PROCESSING. It is committed before the channel is called, which a job
 // does at once and again until the outcome is known.
 //
-// The same refund_no again gives the same refund. Errors: NotFound order_not_found; Conflict order_state_illegal when nothing
-// was paid, refund_exceeds_paid over the cap, refund_no_taken when the number is another refund's.
+// The same refund_no again gives the same refund. Errors: NotFound order_not_found; Conflict nothing_paid, refund_exceeds_paid
+// over the cap, refund_no_taken when the number is another refund's.
 func (s *Service) RequestRefund(ctx context.Context, in RefundInput) (web.Answer, error) {
 	if in.RefundNo == "" {
 		in.RefundNo = keyedRefundNo(in.Key)
@@ -76,7 +79,7 @@ func (s *Service) accept(ctx context.Context, tx *sql.Tx, in RefundInput) (Refun
 		Amount: in.Amount, Currency: t.Currency, Reason: in.Reason, CreatedAt: s.Now(),
 	}
 	// Guard 4: uk_refund_no, first, so that a repeat is a repeat and not "over the cap".
-	if err := insertRefund(ctx, tx, r, s.Now()); err != nil {
+	if err := insertRefund(ctx, tx, r, r.CreatedAt); err != nil {
 		return Refund{}, err
 	}
 	// Guard 5: the cap, one conditional update.
@@ -124,4 +127,45 @@ func refundAnswer(r Refund) (web.Answer, error) {
 	a, err := web.JSON(http.StatusAccepted, r.view())
 	a.Location = "/v1/refunds/" + r.RefundNo
 	return a, err
+}
+
+// ReturnHeld sends money back that an exception holds: money that was not what was agreed, or whose automatic refund failed. It
+// never touches money that paid its order; that is refunded by its own route. The refund's number is made from the exception,
+// so that one exception returns money once.
+func (s *Service) ReturnHeld(ctx context.Context, tx *sql.Tx, e exception.Exception) error {
+	channel, tradeNo, _ := strings.Cut(e.Subject, ":") // AmountMismatch
+	if e.Kind == exception.AutoRefundFailed {
+		failed, err := getRefund(ctx, tx, e.Subject)
+		if err != nil {
+			return err
+		}
+		if failed == nil {
+			return fmt.Errorf("exception %d is about refund %s, which is not there", e.ID, e.Subject)
+		}
+		channel, tradeNo = failed.Channel, failed.TradeNo
+	} else if e.Kind != exception.AmountMismatch {
+		return apperr.New(apperr.Conflict, "nothing_to_return", "An exception of kind %s holds no money that could be returned.", e.Kind).At(apperr.LayerState)
+	}
+	t, err := getTrade(ctx, tx, channel, tradeNo)
+	if err != nil {
+		return err
+	}
+	if t == nil || t.Disposition == PaidOrder || t.RefundReserved > 0 || t.Amount == 0 {
+		return apperr.New(apperr.Conflict, "nothing_to_return", "This money is not held, or is on its way back already.").At(apperr.LayerState)
+	}
+	p, err := getPayment(ctx, tx, t.PayNo)
+	if err != nil {
+		return err
+	}
+	ok, err := reserveRefund(ctx, tx, *t, int64(t.Amount))
+	if err != nil {
+		return fmt.Errorf("reserve refund: %w", err)
+	}
+	if !ok { // somebody returned it between reading and reserving
+		return mysqldb.ErrStale
+	}
+	return insertRefund(ctx, tx, Refund{
+		RefundNo: heldRefundNo(e.ID), OrderNo: t.OrderNo, UserID: p.UserID, PayNo: t.PayNo, Channel: t.Channel, TradeNo: t.TradeNo,
+		Amount: t.Amount, Currency: t.Currency, Reason: "returned by an operator: " + string(e.Kind), Auto: true,
+	}, s.Now())
 }

@@ -94,6 +94,14 @@ func claimRefund(ctx context.Context, db *mysqldb.DB, r Refund, next *time.Time)
 		next, r.RefundNo, r.NextPollAt))
 }
 
+// stopSending ends the calls for a refund whose outcome a person is asked about.
+func stopSending(ctx context.Context, tx *sql.Tx, refundNo string) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE t_refund SET next_poll_at = NULL WHERE refund_no = ?`, refundNo); err != nil {
+		return fmt.Errorf("stop looking at refund %s: %w", refundNo, err)
+	}
+	return nil
+}
+
 // paidItsOrder reports whether a refund returns the money that paid its order; late and double money is no affair of it.
 func paidItsOrder(ctx context.Context, tx *sql.Tx, r Refund) (bool, error) {
 	t, err := getTrade(ctx, tx, r.Channel, r.TradeNo)

@@ -116,6 +116,14 @@ func claimPayment(ctx context.Context, db *mysqldb.DB, p Payment, next *time.Tim
 		next, p.PayNo, p.NextPollAt))
 }
 
+// stopPolling ends the looks at an attempt whose outcome a person is asked about.
+func stopPolling(ctx context.Context, tx *sql.Tx, payNo string) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE t_payment SET next_poll_at = NULL WHERE pay_no = ?`, payNo); err != nil {
+		return fmt.Errorf("stop looking at payment %s: %w", payNo, err)
+	}
+	return nil
+}
+
 func getTrade(ctx context.Context, q mysqldb.Querier, channel, tradeNo string) (*received, error) {
 	return oneTrade(q.QueryRowContext(ctx, `
 		SELECT channel, trade_no, pay_no, order_no, amount, currency, disposition, refund_reserved

@@ -16,7 +16,8 @@ func moneyInvariants() []invariant {
 			SELECT CONCAT(t.channel, ' ', t.trade_no), CONCAT(COUNT(r.id), ' automatic refunds of ', COALESCE(SUM(r.amount), 0), ' for ', t.amount)
 			FROM t_trade t LEFT JOIN t_refund r ON r.channel = t.channel AND r.trade_no = t.trade_no AND r.auto = 1
 			WHERE t.disposition = 1
-			GROUP BY t.channel, t.trade_no, t.amount HAVING COUNT(r.id) <> 1 OR SUM(r.amount) <> t.amount`, nil},
+			GROUP BY t.channel, t.trade_no, t.amount
+			HAVING COUNT(r.id) = 0 OR SUM(CASE WHEN r.status <> 2 THEN 1 ELSE 0 END) > 1 OR SUM(CASE WHEN r.amount <> t.amount THEN 1 ELSE 0 END) > 0`, nil},
 		{"good_money_is_not_returned_automatically", `
 			SELECT r.refund_no, CONCAT('returns trade ', r.trade_no, ', which paid order ', t.order_no)
 			FROM t_refund r JOIN t_trade t ON t.channel = r.channel AND t.trade_no = r.trade_no WHERE r.auto = 1 AND t.disposition = 0`, nil},
@@ -51,14 +52,21 @@ func moneyInvariants() []invariant {
 			SELECT CONCAT(cause, ' ', kind), CONCAT('sum ', SUM(amount), ' in ', COUNT(*), ' entries') FROM t_ledger_entry
 			GROUP BY cause, kind, currency HAVING SUM(amount) <> 0 OR COUNT(*) <> 2`, nil},
 		{"the_account_equals_paid_less_refunded", `
-			SELECT COALESCE(l.channel, m.channel), CONCAT('the account says ', COALESCE(l.amount, 0), ', trades less refunds are ', COALESCE(m.amount, 0))
-			FROM (SELECT t.channel, t.currency, SUM(t.amount) - COALESCE((SELECT SUM(r.amount) FROM t_refund r WHERE r.channel = t.channel AND r.currency = t.currency AND r.status = 1), 0) AS amount
-				FROM t_trade t GROUP BY t.channel, t.currency) m
-			LEFT JOIN (SELECT SUBSTRING(account, 9) AS channel, currency, SUM(amount) AS amount FROM t_ledger_entry WHERE account LIKE 'channel:%' GROUP BY account, currency) l
-				ON l.channel = m.channel AND l.currency = m.currency
-			WHERE COALESCE(l.amount, 0) <> m.amount`, nil},
+			SELECT channel, CONCAT('trades less refunds less the account are ', SUM(amount), ' ', currency)
+			FROM (SELECT channel, currency, amount FROM t_trade
+				UNION ALL SELECT channel, currency, -amount FROM t_refund WHERE status = 1
+				UNION ALL SELECT SUBSTRING(account, 9), currency, -amount FROM t_ledger_entry WHERE account LIKE 'channel:%') m
+			GROUP BY channel, currency HAVING SUM(amount) <> 0`, nil},
 		{"a_payment_is_open_once_per_channel", `
 			SELECT order_no, CONCAT(COUNT(*), ' open attempts on ', channel) FROM t_payment WHERE status IN (0, 1, 2) GROUP BY order_no, channel HAVING COUNT(*) > 1`, nil},
+		{"an_unknown_payment_is_watched_or_an_exception", `
+			SELECT p.pay_no, CONCAT('status ', p.status, ', no next look, no exception') FROM t_payment p
+			LEFT JOIN t_exception e ON e.kind = 'payment_unresolved' AND e.subject = p.pay_no
+			WHERE p.status IN (0, 1, 2) AND p.next_poll_at IS NULL AND e.id IS NULL`, nil},
+		{"a_pending_refund_is_watched_or_an_exception", `
+			SELECT r.refund_no, 'no next look, no exception' FROM t_refund r
+			LEFT JOIN t_exception e ON e.kind = 'refund_unresolved' AND e.subject = r.refund_no
+			WHERE r.status = 0 AND r.next_poll_at IS NULL AND e.id IS NULL`, nil},
 		{"a_success_has_its_trade", `
 			SELECT p.pay_no, CONCAT('trade ', p.trade_no, ' is not recorded') FROM t_payment p
 			LEFT JOIN t_trade t ON t.channel = p.channel AND t.trade_no = p.trade_no AND t.pay_no = p.pay_no

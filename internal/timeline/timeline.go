@@ -23,6 +23,7 @@ type Event struct {
 	At     time.Time `json:"at"`
 	Kind   string    `json:"kind"`   // transition, payment, notice, money, refund, message, exception
 	What   string    `json:"what"`   // e.g. "INIT -> PAID"
+	ID     int64     `json:"id"`     // of its row, e.g. for POST /v1/ops/notices/{id}/replay
 	Ref    string    `json:"ref"`    // the number of the thing it is about
 	Detail string    `json:"detail"` // for people
 	Layer  string    `json:"layer"`  // the guard that stopped it, or ""
@@ -36,7 +37,7 @@ type Teller struct {
 	Orders *order.Service
 }
 
-// source is one table's part: a query of (at, what, ref, detail, layer, status) for an order, and how to put it in words.
+// source is one table's part: a query of (id, at, what, ref, detail, layer, status) for an order, and how to put it in words.
 type source struct {
 	kind, query string
 	show        func(e *Event, status int)
@@ -46,26 +47,26 @@ type source struct {
 func sources() []source {
 	return []source{
 		{"notice", `
-			SELECT received_at, CONCAT(channel, ' ', event), trade_no, outcome, layer, status FROM t_channel_notice WHERE order_no = ? ORDER BY id`,
+			SELECT id, received_at, CONCAT(channel, ' ', event), trade_no, outcome, layer, status FROM t_channel_notice WHERE order_no = ? ORDER BY id`,
 			func(e *Event, status int) { e.Detail = payment.Disposal(status).String() + ": " + e.Detail }},
 		{"payment", `
-			SELECT create_time, CONCAT('attempt on ', channel), pay_no, '', '', status FROM t_payment WHERE order_no = ? ORDER BY id`,
+			SELECT id, create_time, CONCAT('attempt on ', channel), pay_no, '', '', status FROM t_payment WHERE order_no = ? ORDER BY id`,
 			func(e *Event, status int) { e.Detail = "now " + payment.Status(status).String() }},
 		{"money", `
-			SELECT create_time, CONCAT('trade on ', channel, ' heard by ', source), trade_no,
+			SELECT id, create_time, CONCAT('trade on ', channel, ' heard by ', source), trade_no,
 				CONCAT(amount, ' ', currency, CASE disposition WHEN 0 THEN ', paid the order' WHEN 1 THEN ', is returned' ELSE ', waits for a person' END), '', 0
 			FROM t_trade WHERE order_no = ? ORDER BY id`, nil},
 		{"transition", `
-			SELECT create_time, COALESCE(from_status, ''), cause, CONCAT('by ', actor), '', to_status FROM t_order_history WHERE order_no = ? ORDER BY version`,
+			SELECT id, create_time, COALESCE(from_status, ''), cause, CONCAT('by ', actor), '', to_status FROM t_order_history WHERE order_no = ? ORDER BY version`,
 			func(e *Event, status int) { e.What = move(e.What, order.Status(status)) }},
 		{"refund", `
-			SELECT create_time, CONCAT(CASE auto WHEN 1 THEN 'automatic refund of ' ELSE 'refund of ' END, amount, ' ', currency), refund_no, '', '', status
+			SELECT id, create_time, CONCAT(CASE auto WHEN 1 THEN 'automatic refund of ' ELSE 'refund of ' END, amount, ' ', currency), refund_no, '', '', status
 			FROM t_refund WHERE order_no = ? ORDER BY id`,
 			func(e *Event, status int) { e.Detail = "now " + payment.RefundStatus(status).String() }},
 		{"message", `
-			SELECT create_time, topic, msg_id, CASE WHEN sent_at IS NULL THEN 'not sent yet' ELSE 'sent' END, '', 0 FROM t_outbox WHERE partition_key = ? ORDER BY id`, nil},
+			SELECT id, create_time, topic, msg_id, CASE WHEN sent_at IS NULL THEN 'not sent yet' ELSE 'sent' END, '', 0 FROM t_outbox WHERE partition_key = ? ORDER BY id`, nil},
 		{"exception", `
-			SELECT create_time, kind, subject, detail, '', 0 FROM t_exception WHERE order_no = ? ORDER BY id`, nil},
+			SELECT id, create_time, kind, subject, detail, '', 0 FROM t_exception WHERE order_no = ? ORDER BY id`, nil},
 	}
 }
 
@@ -98,7 +99,7 @@ func (t *Teller) read(ctx context.Context, src source, rank int, orderNo string)
 	for rows.Next() {
 		e := Event{Kind: src.kind, rank: rank}
 		var status int
-		if err := rows.Scan(&e.At, &e.What, &e.Ref, &e.Detail, &e.Layer, &status); err != nil {
+		if err := rows.Scan(&e.ID, &e.At, &e.What, &e.Ref, &e.Detail, &e.Layer, &status); err != nil {
 			return nil, err
 		}
 		if src.show != nil {

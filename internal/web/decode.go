@@ -6,8 +6,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strings"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -16,6 +18,16 @@ import (
 
 // MaxBody is the limit of a request body: a hundred times our largest honest one.
 const MaxBody = 64 << 10
+
+// PathParam reads a part of the path, unescaped: chi hands out the raw form when the path was sent with one, and clients escape
+// what need not be.
+func PathParam(r *http.Request, name string) string {
+	raw := chi.URLParam(r, name)
+	if value, err := url.PathUnescape(raw); err == nil && r.URL.RawPath != "" {
+		return value
+	}
+	return raw
+}
 
 // ReadBody reads the whole body, refusing one that is over MaxBody (413) or that breaks off (400).
 func ReadBody(r *http.Request) ([]byte, error) {
