@@ -11,6 +11,7 @@ import (
 
 	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/mockpay"
+	"example.com/oncepay/internal/payment"
 	"example.com/oncepay/internal/testenv"
 )
 
@@ -80,9 +81,6 @@ func wantAck(t *testing.T, r reply) {
 // kept is what the service remembers of a delivery.
 type kept struct{ status, layer string }
 
-// dispositions of a stored notice, by number.
-var dispositions = [...]string{"parked", "applied", "repeated", "stale", "for_person"}
-
 // notices lists what became of the deliveries under a notify_id, oldest first.
 func (s *stack) notices(notifyID string) []kept {
 	s.t.Helper()
@@ -93,12 +91,12 @@ func (s *stack) notices(notifyID string) []kept {
 	defer rows.Close()
 	var list []kept
 	for rows.Next() {
-		var status int
+		var became payment.Disposal
 		var k kept
-		if err := rows.Scan(&status, &k.layer); err != nil {
+		if err := rows.Scan(&became, &k.layer); err != nil {
 			s.t.Fatal(err)
 		}
-		k.status = dispositions[status]
+		k.status = became.String()
 		list = append(list, k)
 	}
 	if err := rows.Err(); err != nil {

@@ -55,23 +55,30 @@ func (w *world) fact(f payment.Fact) {
 	w.inTx(func(tx *sql.Tx) error { _, err := w.payments.Apply(w.t.Context(), tx, f); return err })
 }
 
+// payNo is the number of an order's attempt on a channel.
+func payNo(no, channel string) string { return channel[len(channel)-1:] + no[1:] }
+
+// attempt opens an attempt on a channel.
+func (w *world) attempt(no, channel string) {
+	w.t.Helper()
+	w.inTx(func(tx *sql.Tx) error {
+		_, err := tx.Exec(`INSERT INTO t_payment (pay_no, order_no, user_id, channel, amount, currency, status, open_key, next_poll_at, create_time, update_time)
+			VALUES (?, ?, 1001, ?, 300, 'CNY', 1, ?, ?, ?, ?)`, payNo(no, channel), no, channel, no+channel, now(), now(), now())
+		return err
+	})
+}
+
 // money lets an attempt on a channel bring an amount.
 func (w *world) money(no, channel string, amount money.Amount) {
 	w.t.Helper()
-	payNo := channel[len(channel)-1:] + no[1:]
-	w.inTx(func(tx *sql.Tx) error {
-		_, err := tx.Exec(`INSERT INTO t_payment (pay_no, order_no, user_id, channel, amount, currency, status, open_key, next_poll_at, create_time, update_time)
-			VALUES (?, ?, 1001, ?, 300, 'CNY', 1, ?, ?, ?, ?)`, payNo, no, channel, no+channel, now(), now(), now())
-		return err
-	})
-	w.fact(payment.Fact{Event: payment.EventPaid, Channel: channel, PayNo: payNo, TradeNo: "T" + no, Amount: amount})
+	w.attempt(no, channel)
+	w.fact(payment.Fact{Event: payment.EventPaid, Channel: channel, PayNo: payNo(no, channel), TradeNo: "T" + no, Amount: amount})
 }
 
 // decided lets a channel decide a refund.
 func (w *world) decided(event payment.Event, no, channel, refundNo string, amount money.Amount) {
 	w.t.Helper()
-	payNo := channel[len(channel)-1:] + no[1:]
-	w.fact(payment.Fact{Event: event, Channel: channel, PayNo: payNo, TradeNo: "T" + no, RefundNo: refundNo, Amount: amount})
+	w.fact(payment.Fact{Event: event, Channel: channel, PayNo: payNo(no, channel), TradeNo: "T" + no, RefundNo: refundNo, Amount: amount})
 }
 
 func (w *world) refund(no string, amount money.Amount) {
@@ -102,6 +109,7 @@ func (w *world) cancel(no string) {
 }
 
 func (w *world) pay(no string)         { w.money(no, "mockpay", 300) }
+func (w *world) payAgain(no string)    { w.attempt(no, "mockpay2") }
 func (w *world) wrongMoney(no string)  { w.money(no, "mockpay", 299) }
 func (w *world) doubleMoney(no string) { w.money(no, "mockpay2", 300) }
 
@@ -148,7 +156,7 @@ func moneyFaults(one func(query string, of ...order.Status) fault) map[string]fa
 		"orders_count_their_refunds":                    one("UPDATE t_order SET refunded_amount = 1 WHERE order_no = ?", order.Shipped),
 		"payments_count_their_refunds":                  one("UPDATE t_payment SET refunded_amount = 1 WHERE order_no = ? LIMIT 1", order.Shipped),
 		"postings_sum_to_zero":                          one("UPDATE t_ledger_entry SET amount = amount - 1 WHERE account = 'sales' AND order_no = ?", order.Finished),
-		"an_unknown_payment_is_watched_or_an_exception": one("UPDATE t_payment SET next_poll_at = NULL WHERE order_no = ?", order.Init),
+		"an_unknown_payment_is_watched_or_an_exception": one("UPDATE t_payment SET next_poll_at = NULL WHERE status = 1 AND order_no = ?", order.Init),
 		"a_pending_refund_is_watched_or_an_exception":   one("UPDATE t_refund SET next_poll_at = NULL WHERE order_no = ?", order.Refunding),
 		"the_account_equals_paid_less_refunded": one(`
 			UPDATE t_ledger_entry SET amount = amount + CASE WHEN account = 'sales' THEN 1 ELSE -1 END WHERE order_no = ?`, order.Finished),
@@ -160,7 +168,7 @@ func moneyFaults(one func(query string, of ...order.Status) fault) map[string]fa
 		},
 		"a_payment_is_open_once_per_channel": one(`
 			INSERT INTO t_payment (pay_no, order_no, user_id, channel, amount, currency, status, next_poll_at, create_time, update_time)
-			VALUES ('planted', ?, 1001, 'mockpay', 300, 'CNY', 2, NOW(), NOW(), NOW())`, order.Init),
+			VALUES ('planted', ?, 1001, 'mockpay2', 300, 'CNY', 2, NOW(), NOW(), NOW())`, order.Init),
 		"a_success_has_its_trade": one(`
 			INSERT INTO t_payment (pay_no, order_no, user_id, channel, amount, currency, status, trade_no, create_time, update_time)
 			VALUES ('planted', ?, 1001, 'mockpay', 300, 'CNY', 3, 'nowhere', NOW(), NOW())`, order.Cancelled),

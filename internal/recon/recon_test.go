@@ -74,7 +74,7 @@ func busy(t *testing.T, c *Checker) map[order.Status]string {
 	w := &world{t: t, db: c.DB, orders: s, payments: newPayments(c, s, m)}
 	reached := make(map[order.Status]string)
 	for status, way := range map[order.Status][]func(no string){
-		order.Init: {w.wrongMoney}, order.Paid: {w.pay, w.refundPart, w.doubleMoney}, order.Shipped: {w.pay, w.ship, w.doubleMoneyStays},
+		order.Init: {w.wrongMoney, w.payAgain}, order.Paid: {w.pay, w.refundPart, w.doubleMoney}, order.Shipped: {w.pay, w.ship, w.doubleMoneyStays},
 		order.Finished: {w.pay, w.ship, w.finish}, order.Cancelled: {w.cancel, w.lateMoney}, order.Refunding: {w.pay, w.refundAll},
 		order.Refunded: {w.pay, w.refundAll, w.refunded},
 	} {
