@@ -34,7 +34,7 @@ check: ## formatting, vet, staticcheck, architecture, docs against code
 
 ablation: ## switch guards off one by one and see who stops 100 repeats
 	@env $(foreach v,MYSQL_DSN REDIS_ADDR REDIS_URL TEST_MYSQL_DSN TEST_REDIS_ADDR,-u $(v)) scripts/setup.sh
-	@$(GO) test -count=1 -run 'Ablation' -v ./cmd/api -ablation
+	@set -o pipefail; $(GO) test -count=1 -run 'Ablation' -v ./cmd/api -ablation | grep -Ev '^(=== | *--- PASS|PASS|ok)'
 
 token: ## print a bearer token: make token USER=1001 [ROLE=ops]
 	@$(GO) run ./cmd/api token -user $(USER_ID) $(if $(ROLE),-role $(ROLE))

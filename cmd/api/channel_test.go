@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -27,7 +28,7 @@ func newChannelServer(t *testing.T) *channelServer {
 	url := "http://" + server.Listener.Addr().String()
 	srv, err := mockpay.New(mockpay.Config{
 		Merchants: map[string][]string{mockpayMerchant: {config.DevMockpaySecret}, mockpay2Merchant: {config.DevMockpay2Secret}},
-		PublicURL: url,
+		PublicURL: url, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

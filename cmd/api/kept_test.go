@@ -68,11 +68,11 @@ func TestAReplayOfANoticeADayLater(t *testing.T) {
 	s.decide(payNo, "pay")
 	done, n := s.offered(1002)
 	wantAck(t, s.notify(0, n))
-	failed := s.order(1003, 1)
-	failedPay := s.attempt(1003, failed, "mockpay")
-	s.decide(failedPay, "fail")
-	failure := s.noticeOf("payment.failed", failedPay)
-	wantAck(t, s.notify(0, failure))
+	overtaken, success := s.offered(1003)
+	failure := success
+	failure.Event, failure.NotifyID = "payment.failed", success.NotifyID+"-failure"
+	wantAck(t, s.notify(0, failure)) // ended the attempt, until
+	wantAck(t, s.notify(0, success)) // the money decided
 	s.advance(24 * time.Hour)
 	for i := range 4 {
 		for _, id := range []string{parked.NotifyID, n.NotifyID, failure.NotifyID} {
@@ -83,6 +83,7 @@ func TestAReplayOfANoticeADayLater(t *testing.T) {
 		}
 		s.wantFate(t, waiting, paidOnce())
 		s.wantFate(t, done, paidOnce())
+		s.wantFate(t, overtaken, paidOnce())
 	}
 	wantProblem(t, s.do(call{as: buyer(1001), method: http.MethodPost, path: "/v1/ops/notices/1/replay"}), http.StatusForbidden, "ops_only")
 	wantProblem(t, s.do(call{as: operator, method: http.MethodPost, path: "/v1/ops/notices/999999/replay"}), http.StatusNotFound, "notice_not_found")

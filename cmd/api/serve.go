@@ -28,6 +28,7 @@ import (
 	"example.com/oncepay/internal/recon"
 	"example.com/oncepay/internal/timeline"
 	"example.com/oncepay/internal/token"
+	"example.com/oncepay/internal/web"
 )
 
 const (
@@ -102,11 +103,15 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 		NewPayNo: w.newOrderNo, PublicURL: cmp.Or(cfg.PublicURL, self), CallBudget: min(callBudget, cfg.RequestTimeout/3), Wake: svc.jobs.Wake,
 	}
 	svc.callbacks = &callback.Service{DB: s.db, Payments: svc.payments, Exceptions: exceptions, Now: w.now}
-	svc.jobs.Jobs = []jobs.Job{
-		{Name: "payments.poll", Every: jobPause, Round: svc.payments.PollPayments},
-		{Name: "refunds.send", Every: jobPause, Round: svc.payments.SendRefunds},
-		{Name: "orders.close", Every: jobPause, Round: svc.payments.CloseExpired},
-		{Name: "notices.retry", Every: jobPause, Round: svc.callbacks.RetryParked},
+	for name, round := range map[string]func(context.Context) error{
+		"payments.poll": svc.payments.PollPayments,
+		"refunds.send":  svc.payments.SendRefunds,
+		"orders.close":  svc.payments.CloseExpired,
+		"notices.retry": svc.callbacks.RetryParked,
+	} {
+		svc.jobs.Jobs = append(svc.jobs.Jobs, jobs.Job{Name: name, Every: jobPause, Round: func(ctx context.Context) error {
+			return round(web.WithRequestID(ctx, "job:"+name, log)) // its rows and log lines say where they come from
+		}})
 	}
 	return svc, nil
 }

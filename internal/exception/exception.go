@@ -51,7 +51,7 @@ type Exception struct {
 	Amount      money.Amount   `json:"amount"`
 	Currency    money.Currency `json:"currency"`
 	Detail      string         `json:"detail"`
-	BlocksOrder bool           `json:"blocks_order"` // the order is not shipped while this is open
+	BlocksOrder bool           `json:"blocks_order"` // the order is neither shipped nor expired while this is open
 	Status      string         `json:"status"`       // open or resolved
 	Resolution  string         `json:"resolution"`
 	ResolvedBy  int64          `json:"resolved_by"`
@@ -91,7 +91,7 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	return nil
 }
 
-// Blocks reports whether an open exception forbids shipping an order.
+// Blocks reports whether an open exception forbids shipping or expiring an order.
 func (s *Store) Blocks(ctx context.Context, q mysqldb.Querier, orderNo string) (bool, error) {
 	var n int
 	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM t_exception WHERE order_no = ? AND status = ? AND blocks_order = 1`, orderNo, statusOpen).Scan(&n)

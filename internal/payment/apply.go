@@ -229,7 +229,7 @@ func (s *Service) wrongMoney(ctx context.Context, tx *sql.Tx, t received, p Paym
 	}
 	err := s.Exceptions.Open(ctx, tx, exception.Exception{
 		Kind: exception.AmountMismatch, Subject: f.Channel + ":" + f.TradeNo, OrderNo: p.OrderNo, Channel: f.Channel,
-		Amount: f.Amount, Currency: f.Currency,
+		Amount: f.Amount, Currency: f.Currency, BlocksOrder: true,
 		Detail: fmt.Sprintf("trade %s brought %d %s for merchant %s; payment %s expects %d %s", f.TradeNo, f.Amount, f.Currency, f.Merchant, p.PayNo, p.Amount, p.Currency),
 	})
 	return Result{Personal, "", "amount, currency or merchant differ", p.OrderNo}, err

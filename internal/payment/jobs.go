@@ -189,6 +189,10 @@ func (s *Service) CloseExpired(ctx context.Context) error {
 }
 
 func (s *Service) closeOne(ctx context.Context, orderNo string) error {
+	// An order that a person has to look at stays as it is until they have.
+	if blocked, err := s.Exceptions.Blocks(ctx, s.DB, orderNo); err != nil || blocked {
+		return err
+	}
 	attempts, err := paymentsOf(ctx, s.DB, orderNo)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func (s *Service) pay(ctx context.Context, in PayInput, ch Channel) (web.Answer,
 	defer cancel()
 	trade, callErr := ch.Charge(callCtx, Charge{PayNo: p.PayNo, Amount: p.Amount, Currency: p.Currency, NotifyURL: s.notifyURL(ch.Name())})
 	if apperr.Is(callErr, codeChannelDown) { // not called at all
-		return web.Answer{}, errors.Join(callErr, s.abandon(ctx, in.Key))
+		return web.Answer{}, errors.Join(callErr, s.withdraw(ctx, p), s.abandon(ctx, in.Key))
 	}
 	// From here on neither the client's going nor the lock's loss ends the run: the answer is known here and nowhere else.
 	ctx, stop := detached(ctx, recordBudget)
@@ -97,6 +97,20 @@ func (s *Service) abandon(ctx context.Context, k idemkey.Key) error {
 	ctx, cancel := detached(ctx, recordBudget)
 	defer cancel()
 	return s.Keys.Abandon(ctx, k)
+}
+
+// withdraw ends an attempt that this run began and of which the channel has not heard, so that it does not keep the order from
+// another channel. One that an earlier run began may have been heard of, and stays.
+func (s *Service) withdraw(ctx context.Context, p Payment) error {
+	if !p.fresh {
+		return nil
+	}
+	ctx, cancel := detached(ctx, recordBudget)
+	defer cancel()
+	return s.DB.InTx(ctx, func(tx *sql.Tx) error {
+		_, err := ended(ctx, tx, p.PayNo, Failed, s.Now())
+		return err
+	})
 }
 
 // intend records, in one transaction, that this key is at work and which attempt it is about. An attempt that needs no call
@@ -174,7 +188,7 @@ func (s *Service) newAttempt(ctx context.Context, tx *sql.Tx, o order.Order, cha
 	look := now.Add(firstLook)
 	p := Payment{
 		PayNo: payNo, OrderNo: o.OrderNo, UserID: o.UserID, Channel: channel, Amount: o.Amount, Currency: o.Currency,
-		Status: Created, NextPollAt: &look, CreatedAt: now,
+		Status: Created, NextPollAt: &look, CreatedAt: now, fresh: true,
 	}
 	// Guard 5: the unique index uk_open.
 	return p, insertPayment(ctx, tx, p, now)

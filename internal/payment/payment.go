@@ -80,6 +80,8 @@ type Payment struct {
 	Polls          int
 	NextPollAt     *time.Time
 	CreatedAt      time.Time
+
+	fresh bool // begun by this very run
 }
 
 type paymentView struct {
