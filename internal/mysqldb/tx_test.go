@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mysqldb"
@@ -273,4 +274,33 @@ func TestARefusedStatementLeavesNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	want(t, db.DB, "0", "SELECT SUM(n) FROM counter")
+}
+
+// When InTx returns its rows are free, even if database/sql rolls back by itself because the context ended: a lock held
+// around InTx would otherwise be released first.
+func TestARollbackHasEndedWhenInTxReturns(t *testing.T) {
+	dsn, direct := counters(t, 1)
+	proxy, dsn := testenv.BehindMySQLProxy(t, dsn)
+	db := testenv.OpenDB(t, dsn)
+	rollback := proxy.On(testenv.Prefix("ROLLBACK"), 1, testenv.Delay(300*time.Millisecond)) // long beside a return that does not wait
+	ctx, cancel := context.WithCancel(t.Context())
+	err := db.InTx(ctx, func(tx *sql.Tx) error {
+		if err := add(ctx, tx, 0); err != nil {
+			return err
+		}
+		cancel()
+		rollback.Wait(t, 1) // sent by database/sql
+		return nil
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	ended := false
+	for _, e := range proxy.Log() {
+		ended = ended || e.Cmd == "ROLLBACK" && !e.Replied.IsZero()
+	}
+	if !ended {
+		t.Error("InTx returned before the rollback had ended")
+	}
+	want(t, direct.DB, "0", "SELECT n FROM counter")
 }
