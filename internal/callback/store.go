@@ -94,11 +94,11 @@ func get(ctx context.Context, q mysqldb.Querier, id int64) (*Notice, error) {
 
 // update notes what became of a notice. One that is not parked any more is not tried again.
 func update(ctx context.Context, tx *sql.Tx, n Notice, now time.Time) error {
-	_, err := tx.ExecContext(ctx, `
+	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `
 		UPDATE t_channel_notice SET order_no = ?, status = ?, layer = ?, outcome = ?,
 			applied_at = CASE WHEN ? = 1 THEN ? ELSE applied_at END, next_try_at = CASE WHEN ? = 0 THEN next_try_at ELSE NULL END
 		WHERE id = ?`,
-		n.OrderNo, n.Status, n.Layer, n.Outcome, n.Status, now, n.Status, n.ID)
+		n.OrderNo, n.Status, n.Layer, n.Outcome, n.Status, now, n.Status, n.ID))
 	if err != nil {
 		return fmt.Errorf("note what became of notice %d: %w", n.ID, err)
 	}
@@ -107,11 +107,6 @@ func update(ctx context.Context, tx *sql.Tx, n Notice, now time.Time) error {
 
 func dueParked(ctx context.Context, q mysqldb.Querier, now time.Time, limit int) ([]Notice, error) {
 	return query(ctx, q, `SELECT `+columns+` FROM t_channel_notice WHERE next_try_at <= ? ORDER BY next_try_at LIMIT ?`, now, limit)
-}
-
-// OfOrder returns an order's notices, oldest first.
-func OfOrder(ctx context.Context, q mysqldb.Querier, orderNo string) ([]Notice, error) {
-	return query(ctx, q, `SELECT `+columns+` FROM t_channel_notice WHERE order_no = ? ORDER BY id`, orderNo)
 }
 
 func query(ctx context.Context, q mysqldb.Querier, text string, args ...any) ([]Notice, error) {
@@ -133,10 +128,9 @@ func query(ctx context.Context, q mysqldb.Querier, text string, args ...any) ([]
 
 // claim takes a notice's next try for this instance. False: another has it.
 func claim(ctx context.Context, db *mysqldb.DB, n Notice, next time.Time) (bool, error) {
-	res, err := db.ExecContext(ctx, `UPDATE t_channel_notice SET next_try_at = ? WHERE id = ? AND next_try_at = ?`, next, n.ID, n.nextTryAt)
+	claimed, err := mysqldb.Matched(db.ExecContext(ctx, `UPDATE t_channel_notice SET next_try_at = ? WHERE id = ? AND next_try_at = ?`, next, n.ID, n.nextTryAt))
 	if err != nil {
 		return false, fmt.Errorf("claim notice %d: %w", n.ID, err)
 	}
-	claimed, err := res.RowsAffected()
-	return claimed == 1, err
+	return claimed, nil
 }

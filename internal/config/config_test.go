@@ -18,9 +18,10 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
-		HTTPAddr: "127.0.0.1:8080", PublicURL: "http://127.0.0.1:8080", AppEnv: "dev", MigrateOnStart: true, DataDir: ".oncepay",
+		HTTPAddr: "127.0.0.1:8080", AppEnv: "dev", MigrateOnStart: true, DataDir: ".oncepay",
 		JWTSecret: DevJWTSecret, RequestTimeout: 10 * time.Second, OrderPayTimeout: 15 * time.Minute, TokenTTL: 15 * time.Minute,
 		LockTTL: 10 * time.Second, LockWait: 2 * time.Second, KeyLease: 90 * time.Second, KeyRetention: 72 * time.Hour,
+		MockpaySecret: DevMockpaySecret, Mockpay2Secret: DevMockpay2Secret, SignatureTolerance: 300 * time.Second,
 	}
 	if g, w := fmt.Sprintf("%#v", *got), fmt.Sprintf("%#v", want); g != w || got.JWTSecret != DevJWTSecret {
 		t.Errorf("got  %s\nwant %s", g, w)
@@ -37,6 +38,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"DATA_DIR": "/data", "AUTH_JWT_SECRET": "secret", "RATE_LIMIT": "20", "TOKEN_REQUIRED": "true",
 		"DISABLE_GUARDS": "token, lock,idempotency_key", "REQUEST_TIMEOUT": "1s", "ORDER_PAY_TIMEOUT": "2s", "TOKEN_TTL": "3s",
 		"LOCK_TTL": "4s", "LOCK_WAIT": "500ms", "IDEMPOTENCY_LEASE": "6s", "IDEMPOTENCY_RETENTION": "7s",
+		"MOCKPAY_URL": "http://127.0.0.1:9090/", "MOCKPAY_SECRET": "new,old", "MOCKPAY2_SECRET": "two", "SIGNATURE_TOLERANCE": "8s",
 	}
 	for _, v := range Variables() {
 		if vars[v.Name] == "" {
@@ -56,6 +58,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		RateLimit: 20, TokenRequired: true, DisableGuards: []string{"token", "lock", "idempotency_key"},
 		RequestTimeout: time.Second, OrderPayTimeout: 2 * time.Second, TokenTTL: 3 * time.Second, LockTTL: 4 * time.Second,
 		LockWait: 500 * time.Millisecond, KeyLease: 6 * time.Second, KeyRetention: 7 * time.Second,
+		MockpayURL: "http://127.0.0.1:9090", MockpaySecret: "new,old", Mockpay2Secret: "two", SignatureTolerance: 8 * time.Second,
 	}
 	type plain Config // shows the secrets, which must arrive too
 	if g, w := fmt.Sprintf("%+v", plain(*got)), fmt.Sprintf("%+v", plain(want)); g != w {

@@ -125,3 +125,13 @@ func ExpectOne(res sql.Result, err error) error {
 	}
 	return nil
 }
+
+// Matched reports whether a guarded statement matched its row. Not matching means something: somebody was faster, or the state
+// is another one. The caller decides what.
+func Matched(res sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}

@@ -103,15 +103,14 @@ func insert(ctx context.Context, tx *sql.Tx, o Order) error {
 // compareAndMove is the one update of a status: on the status and the version that were read. False: somebody was faster. An
 // order that leaves INIT needs no closing any more.
 func compareAndMove(ctx context.Context, tx *sql.Tx, o Order, to Status, paidAt *time.Time, now time.Time) (bool, error) {
-	res, err := tx.ExecContext(ctx, `
+	moved, err := mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_order SET status = ?, version = version + 1, paid_at = COALESCE(?, paid_at), next_close_at = NULL, update_time = ?
 		WHERE order_no = ? AND status = ? AND version = ?`,
-		to, paidAt, now, o.OrderNo, o.Status, o.Version)
+		to, paidAt, now, o.OrderNo, o.Status, o.Version))
 	if err != nil {
 		return false, fmt.Errorf("move order %s to %s: %w", o.OrderNo, to, err)
 	}
-	n, err := res.RowsAffected()
-	return n == 1, err
+	return moved, nil
 }
 
 func insertHistory(ctx context.Context, tx *sql.Tx, o Order, from *Status, cause, actor string, now time.Time) error {
@@ -165,12 +164,11 @@ func dueToClose(ctx context.Context, q mysqldb.Querier, now time.Time, limit int
 }
 
 func claimClose(ctx context.Context, db *mysqldb.DB, d Due, next time.Time) (bool, error) {
-	res, err := db.ExecContext(ctx, `UPDATE t_order SET next_close_at = ? WHERE order_no = ? AND next_close_at = ?`, next, d.OrderNo, d.nextCloseAt)
+	claimed, err := mysqldb.Matched(db.ExecContext(ctx, `UPDATE t_order SET next_close_at = ? WHERE order_no = ? AND next_close_at = ?`, next, d.OrderNo, d.nextCloseAt))
 	if err != nil {
 		return false, fmt.Errorf("claim order to close: %w", err)
 	}
-	n, err := res.RowsAffected()
-	return n == 1, err
+	return claimed, nil
 }
 
 // addRefunded adds to what has gone back; the sum stays between nothing and what was paid.

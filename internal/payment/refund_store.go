@@ -76,7 +76,7 @@ func insertRefund(ctx context.Context, tx *sql.Tx, r Refund, now time.Time) erro
 
 // decide moves a refund from one state to another by the channel's word. False: it is not in that state any more.
 func decide(ctx context.Context, tx *sql.Tx, refundNo string, from, to RefundStatus, at, now time.Time) (bool, error) {
-	return matched(tx.ExecContext(ctx, `
+	return mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_refund SET status = ?, decided_at = ?, next_poll_at = NULL, update_time = ? WHERE refund_no = ? AND status = ?`,
 		to, at, now, refundNo, from))
 }
@@ -90,13 +90,13 @@ func countRefunded(ctx context.Context, tx *sql.Tx, payNo string, amount int64, 
 
 // claimRefund takes the next call or look at a refund for this instance. False: another instance has it.
 func claimRefund(ctx context.Context, db *mysqldb.DB, r Refund, next *time.Time) (bool, error) {
-	return matched(db.ExecContext(ctx, `UPDATE t_refund SET next_poll_at = ?, polls = polls + 1 WHERE refund_no = ? AND next_poll_at = ?`,
+	return mysqldb.Matched(db.ExecContext(ctx, `UPDATE t_refund SET next_poll_at = ?, polls = polls + 1 WHERE refund_no = ? AND next_poll_at = ?`,
 		next, r.RefundNo, r.NextPollAt))
 }
 
 // stopSending ends the calls for a refund whose outcome a person is asked about.
 func stopSending(ctx context.Context, tx *sql.Tx, refundNo string) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE t_refund SET next_poll_at = NULL WHERE refund_no = ?`, refundNo); err != nil {
+	if err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_refund SET next_poll_at = NULL WHERE refund_no = ?`, refundNo)); err != nil {
 		return fmt.Errorf("stop looking at refund %s: %w", refundNo, err)
 	}
 	return nil

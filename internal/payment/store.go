@@ -81,7 +81,7 @@ func insertPayment(ctx context.Context, tx *sql.Tx, p Payment, now time.Time) er
 
 // answered records what the channel said of an open attempt. False: the attempt is not open any more, somebody knows better.
 func answered(ctx context.Context, tx *sql.Tx, payNo string, status Status, tradeNo, payURL string, nextPoll *time.Time, now time.Time) (bool, error) {
-	return matched(tx.ExecContext(ctx, `
+	return mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_payment SET status = ?, trade_no = CASE WHEN ? = '' THEN trade_no ELSE ? END,
 			pay_url = CASE WHEN ? = '' THEN pay_url ELSE ? END, next_poll_at = ?, update_time = ?
 		WHERE pay_no = ? AND status IN (?, ?, ?)`,
@@ -90,7 +90,7 @@ func answered(ctx context.Context, tx *sql.Tx, payNo string, status Status, trad
 
 // ended moves an open attempt to FAILED or CLOSED. False: it was not open.
 func ended(ctx context.Context, tx *sql.Tx, payNo string, status Status, now time.Time) (bool, error) {
-	return matched(tx.ExecContext(ctx, `
+	return mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_payment SET status = ?, open_key = NULL, next_poll_at = NULL, update_time = ?
 		WHERE pay_no = ? AND status IN (?, ?, ?)`, status, now, payNo, Created, Pending, Unknown))
 }
@@ -101,9 +101,10 @@ func succeeded(ctx context.Context, tx *sql.Tx, p Payment, tradeNo string, paid 
 	if paid {
 		paidOrder = &p.OrderNo
 	}
-	_, err := tx.ExecContext(ctx, `
+	// Not matching means that it has its first trade already.
+	_, err := mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_payment SET status = ?, trade_no = ?, open_key = NULL, paid_order_no = ?, next_poll_at = NULL, update_time = ?
-		WHERE pay_no = ? AND status <> ?`, Succeeded, tradeNo, paidOrder, now, p.PayNo, Succeeded)
+		WHERE pay_no = ? AND status <> ?`, Succeeded, tradeNo, paidOrder, now, p.PayNo, Succeeded))
 	if err != nil {
 		return fmt.Errorf("payment %s succeeded: %w", p.PayNo, err)
 	}
@@ -112,13 +113,13 @@ func succeeded(ctx context.Context, tx *sql.Tx, p Payment, tradeNo string, paid 
 
 // claimPayment takes the next look at an attempt for this instance by moving its time on. False: another instance has it.
 func claimPayment(ctx context.Context, db *mysqldb.DB, p Payment, next *time.Time) (bool, error) {
-	return matched(db.ExecContext(ctx, `UPDATE t_payment SET next_poll_at = ?, polls = polls + 1 WHERE pay_no = ? AND next_poll_at = ?`,
+	return mysqldb.Matched(db.ExecContext(ctx, `UPDATE t_payment SET next_poll_at = ?, polls = polls + 1 WHERE pay_no = ? AND next_poll_at = ?`,
 		next, p.PayNo, p.NextPollAt))
 }
 
 // stopPolling ends the looks at an attempt whose outcome a person is asked about.
 func stopPolling(ctx context.Context, tx *sql.Tx, payNo string) error {
-	if _, err := tx.ExecContext(ctx, `UPDATE t_payment SET next_poll_at = NULL WHERE pay_no = ?`, payNo); err != nil {
+	if err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_payment SET next_poll_at = NULL WHERE pay_no = ?`, payNo)); err != nil {
 		return fmt.Errorf("stop looking at payment %s: %w", payNo, err)
 	}
 	return nil
@@ -176,7 +177,7 @@ func insertTrade(ctx context.Context, tx *sql.Tx, t received, source string, occ
 // reserveRefund takes an amount from what may still be refunded of a trade. False: there is not that much left. This one
 // statement is the cap.
 func reserveRefund(ctx context.Context, tx *sql.Tx, t received, amount int64) (bool, error) {
-	return matched(tx.ExecContext(ctx, `
+	return mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_trade SET refund_reserved = refund_reserved + ?
 		WHERE channel = ? AND trade_no = ? AND refund_reserved + ? <= amount`, amount, t.Channel, t.TradeNo, amount))
 }
@@ -186,12 +187,4 @@ func freeRefund(ctx context.Context, tx *sql.Tx, r Refund) error {
 	return mysqldb.ExpectOne(tx.ExecContext(ctx, `
 		UPDATE t_trade SET refund_reserved = refund_reserved - ?
 		WHERE channel = ? AND trade_no = ? AND refund_reserved >= ?`, r.Amount, r.Channel, r.TradeNo, r.Amount))
-}
-
-func matched(res sql.Result, err error) (bool, error) {
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
 }
