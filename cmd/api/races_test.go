@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -92,7 +93,14 @@ func TestLosersOfAHundredRacesCompensateNothing(t *testing.T) {
 			s.round(i, "payments.poll")
 			return
 		}
-		for r := i; r < races; r += deliverers {
+		// The poller begins at the oldest, the notices at the newest once it has begun: they meet in between.
+		testenv.Eventually(t, setupWait, "the poller has begun", func() error {
+			if s.count("SELECT COUNT(*) FROM t_trade WHERE source = 'query'") == 0 {
+				return errors.New("no trade heard of by query")
+			}
+			return nil
+		})
+		for r := races - 1 - i; r >= 0; r -= deliverers {
 			wantAck(t, notices[r](r))
 		}
 	})
