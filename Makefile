@@ -11,7 +11,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  NO_INSTALL=1 keeps run, test and setup from installing anything."
-	@echo "  MYSQL_DSN, REDIS_ADDR (run) and TEST_MYSQL_DSN, TEST_REDIS_ADDR (test) name servers to use instead of private ones."
+	@echo "  MYSQL_DSN, REDIS_ADDR (run) and TEST_MYSQL_DSN, TEST_REDIS_ADDR (test, where no private one is needed) name servers to use."
 
 setup: ## install what run and test need and this machine lacks
 	@scripts/setup.sh --race

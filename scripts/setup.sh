@@ -86,8 +86,11 @@ stop_with_advice() {
 setup: missing: $(missing "[MySQL-compatible server: mariadbd or mysqld]" "[Redis: redis-server]" "[C compiler]")
 three ways to go on:
   1. install it:                     $1
-  2. use servers that run elsewhere: set MYSQL_DSN and REDIS_ADDR (tests: TEST_MYSQL_DSN and TEST_REDIS_ADDR)
-  3. run everything in containers:   docker compose up
+  2. use servers that run elsewhere: set MYSQL_DSN and REDIS_ADDR (the tests need 1: they kill and pause servers of their own)
+  3. use servers in containers:
+       docker run -d -p 127.0.0.1:3306:3306 -e MYSQL_ALLOW_EMPTY_PASSWORD=1 mysql:8.4
+       docker run -d -p 127.0.0.1:6379:6379 redis:7
+     with MYSQL_DSN='root@tcp(127.0.0.1:3306)/oncepay' REDIS_ADDR=127.0.0.1:6379
 ADVICE
   exit 3
 }

@@ -160,7 +160,7 @@ func TestMissingBinaryNamesEveryWayToGoOn(t *testing.T) {
 		}
 		for _, want := range []string{
 			name, empty, "make setup", "apt-get install mariadb-server-core redis-server", "brew install mariadb redis",
-			"MYSQL_DSN", "REDIS_ADDR", "docker compose up",
+			"MYSQL_DSN", "REDIS_ADDR", "docker run",
 		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("error does not name %q:\n%v", want, err)

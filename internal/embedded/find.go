@@ -19,7 +19,9 @@ func (e *NotInstalledError) Error() string {
   1. install the servers: make setup
      (Debian/Ubuntu: apt-get install mariadb-server-core redis-server; macOS: brew install mariadb redis)
   2. use running servers: set MYSQL_DSN and REDIS_ADDR
-  3. start everything in containers: docker compose up`,
+  3. use servers in containers:
+     docker run -d -p 127.0.0.1:3306:3306 -e MYSQL_ALLOW_EMPTY_PASSWORD=1 mysql:8.4 && docker run -d -p 127.0.0.1:6379:6379 redis:7
+     and set MYSQL_DSN='root@tcp(127.0.0.1:3306)/oncepay' REDIS_ADDR=127.0.0.1:6379`,
 		strings.Join(e.Binaries, " or "), strings.Join(e.Path, ":"))
 }
 
