@@ -16,7 +16,7 @@ CREATE TABLE t_channel_notice (
   layer         VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'the guard that stopped it',
   outcome       VARCHAR(255) NOT NULL DEFAULT '' COMMENT 'what became of it, for people',
   request_id    VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',
-  body          BLOB         NOT NULL COMMENT 'the bytes that were signed',
+  body          MEDIUMBLOB   NOT NULL COMMENT 'the bytes that were signed',
   received_at   DATETIME(6)  NOT NULL COMMENT 'its freshness was judged then, once',
   applied_at    DATETIME(6)  NULL,
   next_try_at   DATETIME(6)  NULL COMMENT 'for parked ones; moving it is the claim to try',

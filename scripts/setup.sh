@@ -95,6 +95,18 @@ ADVICE
   exit 3
 }
 
+# served_name PACKAGE: the package's name on this release. Before Debian 12 and Ubuntu 24.04 MariaDB's binaries are in a package
+# with the version in its name.
+served_name() {
+  local versioned
+  if [ "$1" = mariadb-server-core ] && ! apt-cache show "$1" >/dev/null 2>&1; then
+    versioned=$(apt-cache search --names-only '^mariadb-server-core-[0-9.]+$' | awk '{print $1}' | sort | tail -n 1)
+    echo "${versioned:-$1}"
+  else
+    echo "$1"
+  fi
+}
+
 # install_with_apt PACKAGE...
 #
 # redis-server's package also starts a system service on 127.0.0.1:6379. The ways to prevent that (a temporary
@@ -107,7 +119,10 @@ install_with_apt() {
   say "installing with: ${as_root:+$as_root }apt-get install --no-install-recommends $*"
   # Fails also for one broken third-party source while the lists that matter are good.
   $as_root apt-get update -q >&2 || say "apt-get update failed; trying with the package lists at hand"
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@" >&2 ||
+  local package packages=""
+  for package in "$@"; do packages="$packages $(served_name "$package")"; done
+  # shellcheck disable=SC2086 # a list of words
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages >&2 ||
     die 1 "apt-get could not install $*; its message is above (no network, no rights?). Other ways: NO_INSTALL=1 $0"
   if [ "$redis_was_here" = no ] && has redis-server && [ -d /run/systemd/system ]; then
     say "the package started a Redis on 127.0.0.1:6379, not used here; off with: systemctl disable --now redis-server"

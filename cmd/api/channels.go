@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -28,9 +29,12 @@ func (s *service) channels(self string) (payment.Channels, error) {
 			return payment.Channels{}, nil
 		}
 		base = self + mockpayPath
+		if !s.cfg.EmbeddedMySQL() {
+			s.log.Warn("the fake channel runs inside this process and knows only its own trades; several instances on one database need one cmd/mockpay and MOCKPAY_URL")
+		}
 		var err error
 		if s.mockpay, err = mockpay.New(mockpay.Config{
-			Merchants: secrets, PublicURL: base, Journal: s.mockpayJournal(), Now: s.now, Log: s.log,
+			Merchants: secrets, PublicURL: cmp.Or(s.cfg.PublicURL, self) + mockpayPath, Journal: s.mockpayJournal(), Now: s.now, Log: s.log,
 		}); err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 	"github.com/go-chi/httprate"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -34,6 +35,7 @@ func (s *service) routes() (http.Handler, error) {
 
 	r := chi.NewRouter()
 	r.Use(web.Observe(s.log, s.metrics, s.now), web.SecurityHeaders, web.Deadline(s.cfg.RequestTimeout))
+	r.Use(middleware.GetHead) // curl -I and probes
 	r.NotFound(web.Handle(web.NoRoute))
 	r.MethodNotAllowed(web.Handle(web.NoMethod))
 

@@ -108,6 +108,7 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 		"refunds.send":  svc.payments.SendRefunds,
 		"orders.close":  svc.payments.CloseExpired,
 		"notices.retry": svc.callbacks.RetryParked,
+		"keys.reap":     keys.Reap,
 	} {
 		svc.jobs.Jobs = append(svc.jobs.Jobs, jobs.Job{Name: name, Every: jobPause, Round: func(ctx context.Context) error {
 			return round(web.WithRequestID(ctx, "job:"+name, log)) // its rows and log lines say where they come from
@@ -122,6 +123,14 @@ const (
 	// jobPause is between two rounds of a job. A round that finds nothing is one look at an index.
 	jobPause = time.Second
 )
+
+// ownURL is where this process can be reached from this machine: an address that stands for all interfaces cannot be opened.
+func ownURL(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	}
+	return "http://" + addr.String()
+}
 
 // claimLease outlives the request that holds a token's claim, COMMIT included, so that no living request loses it.
 func claimLease(cfg *config.Config) time.Duration { return cfg.RequestTimeout + writeSlack }
@@ -139,7 +148,7 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 		return fmt.Errorf("listen on HTTP_ADDR: %w", err)
 	}
 	defer listener.Close() // a no-op once the server has taken it over and closed it
-	svc, err := newService(cfg, s, m, w, log, "http://"+listener.Addr().String())
+	svc, err := newService(cfg, s, m, w, log, ownURL(listener.Addr()))
 	if err != nil {
 		return err
 	}
@@ -156,7 +165,7 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 	if err != nil {
 		return err
 	}
-	if err := svc.welcome(stdout, listener.Addr().String()); err != nil {
+	if err := svc.welcome(stdout, ownURL(listener.Addr())); err != nil {
 		return err
 	}
 	working, stop := context.WithCancel(ctx)

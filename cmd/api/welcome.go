@@ -17,6 +17,7 @@ const (
 	demoUser     = 1001
 	demoOperator = 1
 	demoSKU      = 1
+	demoActivity = "spring-sale"
 )
 
 // seed puts the demo catalogue into an embedded database. What is there already keeps its stock.
@@ -27,13 +28,19 @@ func (s *service) seed(ctx context.Context) error {
 		3:       {Title: "Last cup of its kind", Price: 4900, Currency: "CNY", Stock: 1},
 		4:       {Title: "Sample, free of charge", Price: 0, Currency: "CNY", Stock: 1000},
 	} {
+		if _, err := inventory.Get(ctx, s.stores.db, id); err == nil {
+			continue // what a person has changed since stays
+		}
 		if _, _, err := s.stock.Put(ctx, id, d); err != nil {
 			return fmt.Errorf("seed: %w", err)
 		}
 	}
+	if _, err := activity.Get(ctx, s.stores.db, demoActivity); err == nil {
+		return nil
+	}
 	now := s.now()
 	_, err := s.activity.Put(ctx, activity.Activity{
-		ID: "spring-sale", Title: "Spring sale", StartsAt: now.Truncate(24 * time.Hour), EndsAt: now.Truncate(24*time.Hour).AddDate(1, 0, 0),
+		ID: demoActivity, Title: "Spring sale", StartsAt: now.Truncate(24 * time.Hour), EndsAt: now.Truncate(24*time.Hour).AddDate(1, 0, 0),
 		Coupon: &activity.Coupon{Template: "spring-5", Discount: 500, Limit: 100},
 	})
 	if err != nil {
@@ -72,9 +79,9 @@ README.md goes on from here. Ctrl-C ends everything this process started.
 `
 
 // welcome tells the person who started the service how to go on. In production it says where it listens and no more.
-func (s *service) welcome(w io.Writer, addr string) error {
+func (s *service) welcome(w io.Writer, url string) error {
 	data := map[string]any{
-		"URL": "http://" + addr, "MySQL": s.stores.mysqlAt, "Redis": s.stores.redisAt, "Disabled": s.cfg.DisableGuards,
+		"URL": url, "MySQL": s.stores.mysqlAt, "Redis": s.stores.redisAt, "Disabled": s.cfg.DisableGuards,
 		"User": demoUser, "SKU": demoSKU,
 	}
 	if !s.cfg.Production() {

@@ -143,7 +143,7 @@ func (s *Service) retry(ctx context.Context, n Notice) error {
 		}
 		err = s.Exceptions.Open(ctx, tx, exception.Exception{
 			Kind: kind, Subject: subject, OrderNo: after.OrderNo, Channel: n.Channel, Amount: n.Amount, Currency: n.Currency,
-			Detail: fmt.Sprintf("%s of trade %s (out_trade_no %s) has waited a day for what it speaks of", n.Event, n.TradeNo, n.OutTradeNo),
+			Detail: fmt.Sprintf("notice %d, %s of trade %s (out_trade_no %s), has waited a day for what it speaks of", n.ID, n.Event, n.TradeNo, n.OutTradeNo),
 		})
 		if err != nil {
 			return err

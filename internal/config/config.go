@@ -81,7 +81,7 @@ func Variables() []Variable {
 			return err
 		}},
 		{"PUBLIC_URL", "", "what channels call back. Empty: `http://` + `HTTP_ADDR`", func(c *Config, s string) error {
-			c.PublicURL = s
+			c.PublicURL = strings.TrimRight(s, "/")
 			return absoluteURL(s)
 		}},
 		{"APP_ENV", "dev", "`dev` or `production`; production refuses unsafe settings and says which", func(c *Config, s string) error {
@@ -110,8 +110,8 @@ func Variables() []Variable {
 			c.MockpayURL = strings.TrimRight(s, "/")
 			return absoluteURL(s)
 		}},
-		{"MOCKPAY_SECRET", DevMockpaySecret, "signs the notices of channel `mockpay`; comma list while it rotates", func(c *Config, s string) error { c.MockpaySecret = s; return nil }},
-		{"MOCKPAY2_SECRET", DevMockpay2Secret, "likewise for channel `mockpay2`", func(c *Config, s string) error { c.Mockpay2Secret = s; return nil }},
+		{"MOCKPAY_SECRET", DevMockpaySecret, "signs the notices of channel `mockpay`; comma list while it rotates", func(c *Config, s string) error { c.MockpaySecret = s; return secretList(s) }},
+		{"MOCKPAY2_SECRET", DevMockpay2Secret, "likewise for channel `mockpay2`", func(c *Config, s string) error { c.Mockpay2Secret = s; return secretList(s) }},
 		{"SIGNATURE_TOLERANCE", "300s", "how far a notice's signature time may be from now, in both directions. Five minutes cover honest clocks (Stripe and WeChat Pay use the same)", duration(func(c *Config) *time.Duration { return &c.SignatureTolerance })},
 		{"RATE_LIMIT", "off", "requests per second and caller; production needs a number", func(c *Config, s string) (err error) {
 			if s != "off" {
@@ -242,6 +242,16 @@ func positive(s string) (int, error) {
 		err = fmt.Errorf("%d is not positive", n)
 	}
 	return n, err
+}
+
+// secretList refuses a comma list with an empty item.
+func secretList(s string) error {
+	for item := range strings.SplitSeq(s, ",") {
+		if strings.TrimSpace(item) == "" {
+			return errors.New("is a comma list without empty items")
+		}
+	}
+	return nil
 }
 
 func oneOf(s string, allowed ...string) error {

@@ -9,6 +9,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"example.com/oncepay/internal/apperr"
@@ -79,7 +80,7 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	_, err = tx.ExecContext(ctx, `
 		INSERT INTO t_exception (kind, subject, order_no, channel, amount, currency, detail, blocks_order, status, create_time)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, e.Detail, e.BlocksOrder, statusOpen, s.Now())
+		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, cut(e.Detail), e.BlocksOrder, statusOpen, s.Now())
 	if mysqldb.IsDuplicate(err, "uk_kind_subject") {
 		return fmt.Errorf("exception %s %s was opened meanwhile: %w", e.Kind, e.Subject, mysqldb.ErrStale)
 	}
@@ -91,12 +92,34 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	return nil
 }
 
+// maxDetail is the column's width in characters.
+const maxDetail = 1024
+
+// cut shortens a detail to its column: it may quote what a channel said, and must not keep the exception from being written.
+func cut(detail string) string {
+	runes := []rune(strings.ToValidUTF8(detail, "?"))
+	if len(runes) > maxDetail {
+		runes = runes[:maxDetail]
+	}
+	return string(runes)
+}
+
 // Blocks reports whether an open exception forbids shipping or expiring an order.
 func (s *Store) Blocks(ctx context.Context, q mysqldb.Querier, orderNo string) (bool, error) {
 	var n int
 	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM t_exception WHERE order_no = ? AND status = ? AND blocks_order = 1`, orderNo, statusOpen).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("look for exceptions of order %s: %w", orderNo, err)
+	}
+	return n > 0, nil
+}
+
+// Resolved reports whether a person has resolved this trouble.
+func (s *Store) Resolved(ctx context.Context, q mysqldb.Querier, kind Kind, subject string) (bool, error) {
+	var n int
+	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM t_exception WHERE kind = ? AND subject = ? AND status = ?`, kind, subject, statusResolved).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("look for exception: %w", err)
 	}
 	return n > 0, nil
 }

@@ -63,11 +63,11 @@ func (h *HTTP) Resolve(r *http.Request) (web.Answer, error) {
 	}
 	ctx := r.Context()
 	return h.Keys.Once(ctx, key, func(tx *sql.Tx) (web.Answer, error) {
-		e, resolved, err := h.Store.Resolve(ctx, tx, id, auth.From(ctx), req.Resolution)
+		e, _, err := h.Store.Resolve(ctx, tx, id, auth.From(ctx), req.Resolution)
 		if err != nil {
 			return web.Answer{}, err
 		}
-		if resolved && req.ReturnMoney {
+		if req.ReturnMoney { // once for each exception, also when it was resolved before without
 			if err := h.ReturnMoney(ctx, tx, e); err != nil {
 				return web.Answer{}, err
 			}

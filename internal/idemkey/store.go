@@ -162,6 +162,21 @@ func (s *Store) Abandon(ctx context.Context, k Key) error {
 	return nil
 }
 
+// reapBatch is how many records one round removes: short transactions, and the next round comes in a second.
+const reapBatch = 500
+
+// Reap removes the claims of runs that died, so that the same request may run again, and answers past their retention. It takes
+// nothing that a retry still needs: a run that is presumed dead and wakes up finds its claim gone and commits nothing.
+func (s *Store) Reap(ctx context.Context) error {
+	now := s.Now()
+	_, dead := s.DB.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE state = ? AND lease_until <= ? LIMIT ?`, stateInProgress, now, reapBatch)
+	_, old := s.DB.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE expires_at <= ? LIMIT ?`, now, reapBatch)
+	if err := errors.Join(dead, old); err != nil {
+		return fmt.Errorf("reap idempotency keys: %w", err)
+	}
+	return nil
+}
+
 // Keep stores an answer whose effect is not of this transaction: a refusal, after the effect was rolled back, or the
 // winner's result for the loser of a race. It returns what the key answers from now on: if a twin was faster, the twin's.
 func (s *Store) Keep(ctx context.Context, k Key, a web.Answer) (web.Answer, error) {

@@ -241,8 +241,9 @@ func (s *Service) resultOr(ctx context.Context, in CreateInput, stopped error) (
 		return web.Answer{}, stopped
 	}
 	if o.SKUID != in.SKUID || o.Quantity != in.Quantity || o.ActivityID != in.ActivityID || o.CouponNo != in.CouponNo {
-		return web.Answer{}, apperr.New(apperr.Conflict, "order_differs", "This action has made order %s already, with other contents.", o.OrderNo).
+		refusal := apperr.New(apperr.Conflict, "order_differs", "This action has made order %s already, with other contents.", o.OrderNo).
 			At(apperr.LayerUniqueIndex).With("order_no", o.OrderNo)
+		return s.Keys.Keep(ctx, in.Key, web.Problem(ctx, refusal))
 	}
 	answer, err := o.created()
 	if err != nil {

@@ -215,6 +215,9 @@ func (s *Service) tradeConflict(ctx context.Context, tx *sql.Tx, p Payment, f Fa
 // wrongMoney keeps money that is not what was agreed, for a person. The order stays; the attempt is over, so that the buyer may
 // begin another.
 func (s *Service) wrongMoney(ctx context.Context, tx *sql.Tx, t received, p Payment, f Fact) (Result, error) {
+	if err := s.Orders.Lock(ctx, tx, p.OrderNo); err != nil { // so that it is neither shipped nor expired at the same moment
+		return Result{}, err
+	}
 	t.Disposition = ForPerson
 	if err := insertTrade(ctx, tx, t, f.Source, f.OccurredAt, s.Now()); err != nil {
 		return Result{}, err

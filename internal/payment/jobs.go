@@ -138,6 +138,10 @@ func (s *Service) take(ctx context.Context, f Fact) error {
 	return err
 }
 
+// patience is how many looks at a trade that the channel confirmed and then does not know come before a person is asked: half an
+// hour, in which its own trouble should have passed.
+const patience = 8
+
 // enoughLooks: a channel that says twice it knows no such trade has never got the charge.
 const enoughLooks = 2
 
@@ -148,6 +152,8 @@ func (s *Service) noteLook(ctx context.Context, tx *sql.Tx, p Payment, trade Tra
 	case errors.Is(callErr, ErrNotThere) && p.Status != Pending && p.Polls+1 >= enoughLooks:
 		_, err := ended(ctx, tx, p.PayNo, Failed, now)
 		return err
+	case errors.Is(callErr, ErrNotThere) && p.Polls+1 >= patience:
+		return errors.Join(s.forgotten(ctx, tx, p, false), stopPolling(ctx, tx, p.PayNo))
 	case callErr != nil && last:
 		err := s.Exceptions.Open(ctx, tx, exception.Exception{
 			Kind: exception.PaymentUnresolved, Subject: p.PayNo, OrderNo: p.OrderNo, Channel: p.Channel, Amount: p.Amount, Currency: p.Currency,
@@ -209,6 +215,10 @@ func (s *Service) closeOne(ctx context.Context, orderNo string) error {
 		if err := s.Orders.Lock(ctx, tx, orderNo); err != nil {
 			return err
 		}
+		// Again, now that the row is held: whoever blocks an order locks it first.
+		if blocked, err := s.Exceptions.Blocks(ctx, tx, orderNo); err != nil || blocked {
+			return err
+		}
 		attempts, err := paymentsOf(ctx, tx, orderNo)
 		if err != nil {
 			return err
@@ -239,10 +249,7 @@ func (s *Service) closeAttempt(ctx context.Context, p Payment) error {
 		trade, err = ch.Close(callCtx, p.PayNo)
 	}
 	if errors.Is(err, ErrNotThere) {
-		return s.DB.InTx(ctx, func(tx *sql.Tx) error {
-			_, err := ended(ctx, tx, p.PayNo, Closed, s.Now())
-			return err
-		})
+		return s.DB.InTx(ctx, func(tx *sql.Tx) error { return s.closeForgotten(ctx, tx, p) })
 	}
 	if err != nil {
 		return fmt.Errorf("payment %s: %w", p.PayNo, err)
@@ -251,6 +258,29 @@ func (s *Service) closeAttempt(ctx context.Context, p Payment) error {
 		return fmt.Errorf("payment %s is still open at the channel after closing it", p.PayNo)
 	}
 	return s.take(ctx, tradeFact(ch, p, trade, "query"))
+}
+
+// closeForgotten ends an attempt that its channel does not know. If the channel had confirmed its trade, that is no proof that no
+// money came: a person is asked, and the order stays until they have resolved it.
+func (s *Service) closeForgotten(ctx context.Context, tx *sql.Tx, p Payment) error {
+	if p.TradeNo != "" {
+		settled, err := s.Exceptions.Resolved(ctx, tx, exception.PaymentUnresolved, p.PayNo)
+		if err != nil {
+			return err
+		}
+		if !settled {
+			return s.forgotten(ctx, tx, p, true)
+		}
+	}
+	_, err := ended(ctx, tx, p.PayNo, Closed, s.Now())
+	return err
+}
+
+func (s *Service) forgotten(ctx context.Context, tx *sql.Tx, p Payment, blocks bool) error {
+	return s.Exceptions.Open(ctx, tx, exception.Exception{
+		Kind: exception.PaymentUnresolved, Subject: p.PayNo, OrderNo: p.OrderNo, Channel: p.Channel, Amount: p.Amount, Currency: p.Currency, BlocksOrder: blocks,
+		Detail: fmt.Sprintf("the channel had confirmed trade %s of payment %s and now knows nothing of it", p.TradeNo, p.PayNo),
+	})
 }
 
 // SendRefunds calls the channel for refunds that are due and asks about those in flight. A refund keeps its number over all

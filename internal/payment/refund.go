@@ -133,6 +133,9 @@ func refundAnswer(r Refund) (web.Answer, error) {
 // never touches money that paid its order; that is refunded by its own route. The refund's number is made from the exception,
 // so that one exception returns money once.
 func (s *Service) ReturnHeld(ctx context.Context, tx *sql.Tx, e exception.Exception) error {
+	if sent, err := getRefund(ctx, tx, heldRefundNo(e.ID)); err != nil || sent != nil {
+		return err // asked for again: it is on its way
+	}
 	channel, tradeNo, _ := strings.Cut(e.Subject, ":") // AmountMismatch
 	if e.Kind == exception.AutoRefundFailed {
 		failed, err := getRefund(ctx, tx, e.Subject)

@@ -80,7 +80,7 @@ func errRefundNotFound() *apperr.Error {
 func (s *Service) channel(name string) (Channel, error) {
 	ch, ok := s.Channels[name]
 	if !ok {
-		return nil, apperr.New(apperr.Invalid, "channel_unknown", "There is no payment channel %q.", name)
+		return nil, apperr.New(apperr.Invalid, "channel_unknown", "There is no such payment channel.")
 	}
 	return ch, nil
 }

@@ -179,7 +179,7 @@ func insertTrade(ctx context.Context, tx *sql.Tx, t received, source string, occ
 func reserveRefund(ctx context.Context, tx *sql.Tx, t received, amount int64) (bool, error) {
 	return mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_trade SET refund_reserved = refund_reserved + ?
-		WHERE channel = ? AND trade_no = ? AND refund_reserved + ? <= amount`, amount, t.Channel, t.TradeNo, amount))
+		WHERE channel = ? AND trade_no = ? AND refund_reserved <= amount - ?`, amount, t.Channel, t.TradeNo, amount)) // a sum could overflow
 }
 
 // freeRefund gives a failed refund's amount back to what may be refunded.

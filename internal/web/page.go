@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/base64"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -28,7 +29,10 @@ type List[T any] struct {
 
 // ParsePage reads ?limit= and ?cursor=.
 func ParsePage(r *http.Request) (Page, error) {
-	q := r.URL.Query()
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return Page{}, apperr.New(apperr.Invalid, "limit_invalid", "The query string is malformed; limit is a whole number from 1 to %d.", maxLimit).Wrap(err)
+	}
 	p := Page{Limit: defaultLimit}
 	if q.Has("limit") {
 		n, err := strconv.Atoi(q.Get("limit"))

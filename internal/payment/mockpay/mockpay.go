@@ -124,7 +124,7 @@ func (c *Channel) refund(ctx context.Context, method, path string, body any) (pa
 	return payment.RefundState{Status: r.Status, At: r.At}, nil
 }
 
-// call does one exchange. 404 is ErrNotThere, any other 4xx a definite no; everything else, a cut connection above all, leaves
+// call does one exchange. The channel's own "not found" is ErrNotThere, any other refusal of its own a definite no; everything else, a cut connection above all, leaves
 // the outcome unknown.
 func (c *Channel) call(ctx context.Context, method, path string, body, into any) error {
 	var payload io.Reader = http.NoBody
@@ -155,14 +155,18 @@ func (c *Channel) call(ctx context.Context, method, path string, body, into any)
 			return fmt.Errorf("mockpay: %s %s: answer is not understood: %w", method, path, err)
 		}
 		return nil
-	case resp.StatusCode == http.StatusNotFound:
-		return payment.ErrNotThere
 	case resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusRequestTimeout:
 		var problem struct {
 			Code   string `json:"code"`
 			Detail string `json:"detail"`
 		}
 		_ = json.Unmarshal(answer, &problem) // without it the refusal is a refusal all the same
+		switch {
+		case problem.Code == "trade_not_found" || problem.Code == "refund_not_found":
+			return payment.ErrNotThere
+		case resp.StatusCode == http.StatusNotFound: // of a proxy, or of a wrong address: it says nothing of the trade
+			return fmt.Errorf("mockpay: %s %s: status 404 without the channel's own code", method, path)
+		}
 		return &payment.Refused{Code: problem.Code, Detail: problem.Detail}
 	default:
 		return fmt.Errorf("mockpay: %s %s: status %d", method, path, resp.StatusCode)
@@ -274,7 +278,7 @@ func (c *Channel) ParseNotice(body []byte) (payment.Notice, error) {
 		return payment.Notice{}, invalid("amount is a whole number of minor units.")
 	case !n.Currency.Valid():
 		return payment.Notice{}, invalid("currency is an ISO 4217 code.")
-	case n.OccurredAt.IsZero() || n.OccurredAt.Year() < 1970 || n.OccurredAt.Year() > 9999:
+	case n.OccurredAt.UTC().Year() < 1970 || n.OccurredAt.UTC().Year() > 9999: // what DATETIME holds
 		return payment.Notice{}, invalid("occurred_at is a time.")
 	}
 	return payment.Notice{NotifyID: n.NotifyID, Fact: payment.Fact{

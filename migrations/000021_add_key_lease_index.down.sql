@@ -1,0 +1,1 @@
+ALTER TABLE t_idempotency_key DROP KEY ix_lease
