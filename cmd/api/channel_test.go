@@ -44,6 +44,21 @@ func newChannelServer(t *testing.T) *channelServer {
 	return &channelServer{url, srv}
 }
 
+// useChannel makes both instances talk to the fake channel at url from now on.
+func (s *stack) useChannel(url string) {
+	s.t.Helper()
+	for _, i := range s.instances {
+		cfg := *i.svc.cfg
+		cfg.MockpayURL = url
+		i.svc.cfg = &cfg
+		channels, err := i.svc.channels(i.url)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		i.svc.payments.Channels = channels
+	}
+}
+
 // at sends a request to the fake channel itself, e.g. at("POST", "/v1/trades/"+payNo+"/pay?notify=off", "").
 func (s *stack) at(method, path, body string) reply {
 	s.t.Helper()

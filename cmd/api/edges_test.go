@@ -25,17 +25,7 @@ func TestAForgottenTradeDoesNotCancelItsOrder(t *testing.T) {
 	s.wantStatus(1001, orderNo, "INIT")
 
 	s.faults(`{}`)
-	other := newChannelServer(t) // an empty channel in its place
-	for _, i := range s.instances {
-		cfg := *i.svc.cfg
-		cfg.MockpayURL = other.url
-		i.svc.cfg = &cfg
-		channels, err := i.svc.channels(i.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		i.svc.payments.Channels = channels
-	}
+	s.useChannel(newChannelServer(t).url) // an empty channel in its place
 	s.advance(time.Minute)
 	s.round(0, "orders.close")
 	s.wantStatus(1001, orderNo, "INIT")

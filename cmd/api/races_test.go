@@ -163,10 +163,10 @@ func TestLosersOfEqualRequestsGetTheWinnersResult(t *testing.T) {
 // buyer can still pay.
 func (s *stack) expire(t *testing.T) {
 	t.Helper()
-	s.faults(`{"query":{"status":404}}`)
+	s.useChannel(newChannelServer(t).url) // one that knows nothing
 	s.advance(16 * time.Minute)
 	testenv.Together(2, func(i int) { s.round(i, "orders.close") })
-	s.faults(`{}`)
+	s.useChannel(s.channel.url)
 }
 
 // B87: an order expires, its stock is back, and then its money comes, three times on both instances.
@@ -174,7 +174,8 @@ func TestLateSuccessDoesNotReviveAnExpiredOrder(t *testing.T) {
 	s := newStack(t)
 	s.sku(1, 1999, 1)
 	orderNo := s.order(1001, 1)
-	payNo := s.attempt(1001, orderNo, "mockpay")
+	s.faults(`{"charge":{"drop_after":true,"times":1}}`) // the trade is there, and we never heard of it
+	payNo := s.must(http.StatusAccepted, payCall(0, 1001, orderNo, "mockpay", key("K1"))).field("pay_no")
 	s.expire(t)
 	s.wantFate(t, orderNo, fate{order: "CANCELLED", payment: "CLOSED"})
 	s.paid(1002) // the stock went to somebody else

@@ -45,7 +45,7 @@ func (n Notice) fact() payment.Fact {
 const columns = `id, channel, notify_id, event, merchant_id, out_trade_no, trade_no, out_refund_no, amount, currency, occurred_at,
 	order_no, status, layer, outcome, received_at, next_try_at`
 
-func scan(row interface{ Scan(...any) error }) (Notice, error) {
+func scan(row mysqldb.Scanner) (Notice, error) {
 	var (
 		n    Notice
 		next sql.NullTime
@@ -106,24 +106,12 @@ func update(ctx context.Context, tx *sql.Tx, n Notice, now time.Time) error {
 }
 
 func dueParked(ctx context.Context, q mysqldb.Querier, now time.Time, limit int) ([]Notice, error) {
-	return query(ctx, q, `SELECT `+columns+` FROM t_channel_notice WHERE next_try_at <= ? ORDER BY next_try_at LIMIT ?`, now, limit)
-}
-
-func query(ctx context.Context, q mysqldb.Querier, text string, args ...any) ([]Notice, error) {
-	rows, err := q.QueryContext(ctx, text, args...)
+	list, err := mysqldb.Collect(scan)(q.QueryContext(ctx, `
+		SELECT `+columns+` FROM t_channel_notice WHERE next_try_at <= ? ORDER BY next_try_at LIMIT ?`, now, limit))
 	if err != nil {
 		return nil, fmt.Errorf("read notices: %w", err)
 	}
-	defer rows.Close()
-	var list []Notice
-	for rows.Next() {
-		n, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read notices: %w", err)
-		}
-		list = append(list, n)
-	}
-	return list, rows.Err()
+	return list, nil
 }
 
 // claim takes a notice's next try for this instance. False: another has it.

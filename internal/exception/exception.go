@@ -126,7 +126,7 @@ func (s *Store) Resolved(ctx context.Context, q mysqldb.Querier, kind Kind, subj
 
 const columns = `id, kind, subject, order_no, channel, amount, currency, detail, blocks_order, status, resolution, resolved_by, create_time, resolve_time`
 
-func scan(row interface{ Scan(...any) error }) (Exception, error) {
+func scan(row mysqldb.Scanner) (Exception, error) {
 	var (
 		e        Exception
 		status   int
@@ -156,20 +156,11 @@ func (s *Store) List(ctx context.Context, status string, page web.Page) ([]Excep
 	if page.Before != 0 {
 		query, args = query+` AND id < ?`, append(args, page.Before)
 	}
-	rows, err := s.DB.QueryContext(ctx, query+` ORDER BY id DESC LIMIT ?`, append(args, page.Rows())...)
+	list, err := mysqldb.Collect(scan)(s.DB.QueryContext(ctx, query+` ORDER BY id DESC LIMIT ?`, append(args, page.Rows())...))
 	if err != nil {
 		return nil, fmt.Errorf("list exceptions: %w", err)
 	}
-	defer rows.Close()
-	var list []Exception
-	for rows.Next() {
-		e, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list exceptions: %w", err)
-		}
-		list = append(list, e)
-	}
-	return list, rows.Err()
+	return list, nil
 }
 
 // Resolve closes an exception in the caller's transaction, and reports whether it did: resolving a resolved one changes nothing

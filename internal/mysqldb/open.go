@@ -183,3 +183,25 @@ func sameSetting(got, want string) bool {
 	}
 	return true
 }
+
+// Scanner is one row: a *sql.Row or *sql.Rows.
+type Scanner interface{ Scan(dest ...any) error }
+
+// Collect reads every row of a query's result and closes it: mysqldb.Collect(scan)(q.QueryContext(ctx, ...)).
+func Collect[T any](scan func(Scanner) (T, error)) func(*sql.Rows, error) ([]T, error) {
+	return func(rows *sql.Rows, err error) ([]T, error) {
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		var all []T
+		for rows.Next() {
+			one, err := scan(rows)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, one)
+		}
+		return all, rows.Err()
+	}
+}

@@ -14,9 +14,7 @@ import (
 const columns = `id, order_no, user_id, sku_id, activity_id, attempt, biz_token, status, version, quantity, amount, discount,
 	coupon_no, refunded_amount, currency, expires_at, paid_at, create_time`
 
-type scanner interface{ Scan(dest ...any) error }
-
-func scan(row scanner) (Order, error) {
+func scan(row mysqldb.Scanner) (Order, error) {
 	var (
 		o    Order
 		paid sql.NullTime
@@ -67,20 +65,11 @@ func list(ctx context.Context, q mysqldb.Querier, user int64, page web.Page) ([]
 	if page.Before != 0 {
 		query, args = query+` AND id < ?`, append(args, page.Before)
 	}
-	rows, err := q.QueryContext(ctx, query+` ORDER BY id DESC LIMIT ?`, append(args, page.Rows())...)
+	orders, err := mysqldb.Collect(scan)(q.QueryContext(ctx, query+` ORDER BY id DESC LIMIT ?`, append(args, page.Rows())...))
 	if err != nil {
 		return nil, fmt.Errorf("list orders: %w", err)
 	}
-	defer rows.Close()
-	var orders []Order
-	for rows.Next() {
-		o, err := scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("list orders: %w", err)
-		}
-		orders = append(orders, o)
-	}
-	return orders, rows.Err()
+	return orders, nil
 }
 
 func insert(ctx context.Context, tx *sql.Tx, o Order) error {
@@ -147,20 +136,17 @@ type Due struct {
 }
 
 func dueToClose(ctx context.Context, q mysqldb.Querier, now time.Time, limit int) ([]Due, error) {
-	rows, err := q.QueryContext(ctx, `SELECT order_no, next_close_at FROM t_order WHERE next_close_at <= ? ORDER BY next_close_at LIMIT ?`, now, limit)
+	due, err := mysqldb.Collect(scanDue)(q.QueryContext(ctx, `
+		SELECT order_no, next_close_at FROM t_order WHERE next_close_at <= ? ORDER BY next_close_at LIMIT ?`, now, limit))
 	if err != nil {
 		return nil, fmt.Errorf("read orders to close: %w", err)
 	}
-	defer rows.Close()
-	var due []Due
-	for rows.Next() {
-		var d Due
-		if err := rows.Scan(&d.OrderNo, &d.nextCloseAt); err != nil {
-			return nil, fmt.Errorf("read orders to close: %w", err)
-		}
-		due = append(due, d)
-	}
-	return due, rows.Err()
+	return due, nil
+}
+
+func scanDue(row mysqldb.Scanner) (d Due, err error) {
+	err = row.Scan(&d.OrderNo, &d.nextCloseAt)
+	return d, err
 }
 
 func claimClose(ctx context.Context, db *mysqldb.DB, d Due, next time.Time) (bool, error) {

@@ -12,7 +12,7 @@ import (
 
 const refundColumns = `refund_no, order_no, user_id, pay_no, channel, trade_no, amount, currency, status, reason, auto, polls, next_poll_at, decided_at, create_time`
 
-func scanRefund(row scanner) (Refund, error) {
+func scanRefund(row mysqldb.Scanner) (Refund, error) {
 	var (
 		r             Refund
 		next, decided sql.NullTime
@@ -41,20 +41,12 @@ func getRefund(ctx context.Context, q mysqldb.Querier, refundNo string) (*Refund
 
 // dueRefunds returns refunds whose next call or look is due.
 func dueRefunds(ctx context.Context, q mysqldb.Querier, now time.Time, limit int) ([]Refund, error) {
-	rows, err := q.QueryContext(ctx, `SELECT `+refundColumns+` FROM t_refund WHERE next_poll_at <= ? ORDER BY next_poll_at LIMIT ?`, now, limit)
+	list, err := mysqldb.Collect(scanRefund)(q.QueryContext(ctx, `
+		SELECT `+refundColumns+` FROM t_refund WHERE next_poll_at <= ? ORDER BY next_poll_at LIMIT ?`, now, limit))
 	if err != nil {
 		return nil, fmt.Errorf("read refunds: %w", err)
 	}
-	defer rows.Close()
-	var list []Refund
-	for rows.Next() {
-		r, err := scanRefund(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read refunds: %w", err)
-		}
-		list = append(list, r)
-	}
-	return list, rows.Err()
+	return list, nil
 }
 
 // errRefundExists: there is a refund under this number.

@@ -12,9 +12,7 @@ import (
 
 const paymentColumns = `pay_no, order_no, user_id, channel, amount, currency, status, trade_no, pay_url, refunded_amount, polls, next_poll_at, create_time`
 
-type scanner interface{ Scan(dest ...any) error }
-
-func scanPayment(row scanner) (Payment, error) {
+func scanPayment(row mysqldb.Scanner) (Payment, error) {
 	var (
 		p    Payment
 		next sql.NullTime
@@ -49,20 +47,11 @@ func duePayments(ctx context.Context, q mysqldb.Querier, now time.Time, limit in
 }
 
 func queryPayments(ctx context.Context, q mysqldb.Querier, query string, args ...any) ([]Payment, error) {
-	rows, err := q.QueryContext(ctx, query, args...)
+	list, err := mysqldb.Collect(scanPayment)(q.QueryContext(ctx, query, args...))
 	if err != nil {
 		return nil, fmt.Errorf("read payments: %w", err)
 	}
-	defer rows.Close()
-	var list []Payment
-	for rows.Next() {
-		p, err := scanPayment(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read payments: %w", err)
-		}
-		list = append(list, p)
-	}
-	return list, rows.Err()
+	return list, nil
 }
 
 func insertPayment(ctx context.Context, tx *sql.Tx, p Payment, now time.Time) error {

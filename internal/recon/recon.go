@@ -117,20 +117,11 @@ func (c *Checker) Check(ctx context.Context) ([]Violation, error) {
 }
 
 func (c *Checker) run(ctx context.Context, inv invariant) ([]Violation, error) {
-	rows, err := c.DB.QueryContext(ctx, inv.query+fmt.Sprintf(" LIMIT %d", maxRows), inv.args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var found []Violation
-	for rows.Next() {
+	return mysqldb.Collect(func(row mysqldb.Scanner) (Violation, error) {
 		v := Violation{Invariant: inv.name}
-		if err := rows.Scan(&v.Subject, &v.Detail); err != nil {
-			return nil, err
-		}
-		found = append(found, v)
-	}
-	return found, rows.Err()
+		err := row.Scan(&v.Subject, &v.Detail)
+		return v, err
+	})(c.DB.QueryContext(ctx, inv.query+fmt.Sprintf(" LIMIT %d", maxRows), inv.args...))
 }
 
 // legalMoves holds the histories against the state table in the code.

@@ -90,24 +90,15 @@ func (t *Teller) Tell(ctx context.Context, orderNo string) ([]Event, error) {
 }
 
 func (t *Teller) read(ctx context.Context, src source, rank int, orderNo string) ([]Event, error) {
-	rows, err := t.DB.QueryContext(ctx, src.query, orderNo)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var events []Event
-	for rows.Next() {
+	return mysqldb.Collect(func(row mysqldb.Scanner) (Event, error) {
 		e := Event{Kind: src.kind, rank: rank}
 		var status int
-		if err := rows.Scan(&e.ID, &e.At, &e.What, &e.Ref, &e.Detail, &e.Layer, &status); err != nil {
-			return nil, err
-		}
-		if src.show != nil {
+		err := row.Scan(&e.ID, &e.At, &e.What, &e.Ref, &e.Detail, &e.Layer, &status)
+		if err == nil && src.show != nil {
 			src.show(&e, status)
 		}
-		events = append(events, e)
-	}
-	return events, rows.Err()
+		return e, err
+	})(t.DB.QueryContext(ctx, src.query, orderNo))
 }
 
 // move turns what was left ("" or a number) and what was entered into "INIT -> PAID".
