@@ -6,8 +6,8 @@ import (
 	"errors"
 	"net/http"
 	"path/filepath"
-	"strings"
 
+	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/mockpay"
 	"example.com/oncepay/internal/payment"
 	adapter "example.com/oncepay/internal/payment/mockpay"
@@ -23,7 +23,7 @@ const (
 // channel itself and calls it over HTTP like any other. Production has no fake channel.
 func (s *service) channels(self string) (payment.Channels, error) {
 	base := s.cfg.MockpayURL
-	secrets := map[string][]string{mockpayMerchant: split(s.cfg.MockpaySecret), mockpay2Merchant: split(s.cfg.Mockpay2Secret)}
+	secrets := map[string][]string{mockpayMerchant: config.Secrets(s.cfg.MockpaySecret), mockpay2Merchant: config.Secrets(s.cfg.Mockpay2Secret)}
 	if base == "" {
 		if s.cfg.Production() {
 			return payment.Channels{}, nil
@@ -68,14 +68,4 @@ func (s *service) closeMockpay(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	return s.mockpay.Close(ctx)
-}
-
-func split(list string) []string {
-	var out []string
-	for item := range strings.SplitSeq(list, ",") {
-		if item = strings.TrimSpace(item); item != "" {
-			out = append(out, item)
-		}
-	}
-	return out
 }

@@ -13,10 +13,10 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
+	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/mockpay"
 )
 
@@ -41,8 +41,8 @@ func run(ctx context.Context, getenv func(string) string, stdout, stderr io.Writ
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	channel, err := mockpay.New(mockpay.Config{
 		Merchants: map[string][]string{
-			"m-mockpay":  secrets(cmp.Or(getenv("MOCKPAY_SECRET"), "whsec_dev")),
-			"m-mockpay2": secrets(cmp.Or(getenv("MOCKPAY2_SECRET"), "whsec_dev2")),
+			"m-mockpay":  config.Secrets(cmp.Or(getenv("MOCKPAY_SECRET"), config.DevMockpaySecret)),
+			"m-mockpay2": config.Secrets(cmp.Or(getenv("MOCKPAY2_SECRET"), config.DevMockpay2Secret)),
 		},
 		Log: log,
 	})
@@ -76,14 +76,3 @@ const welcome = `mockpay is ready on %[1]s
   # everything that really happened
   curl -sS %[1]s/v1/effects
 `
-
-// secrets splits a comma list, newest first: while a secret rotates there are two.
-func secrets(list string) []string {
-	var out []string
-	for secret := range strings.SplitSeq(list, ",") {
-		if secret = strings.TrimSpace(secret); secret != "" {
-			out = append(out, secret)
-		}
-	}
-	return out
-}

@@ -244,12 +244,21 @@ func positive(s string) (int, error) {
 	return n, err
 }
 
+// Secrets splits a comma list of secrets, newest first: while a secret rotates there are two. Empty items are left out.
+func Secrets(list string) []string {
+	var secrets []string
+	for item := range strings.SplitSeq(list, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			secrets = append(secrets, item)
+		}
+	}
+	return secrets
+}
+
 // secretList refuses a comma list with an empty item.
 func secretList(s string) error {
-	for item := range strings.SplitSeq(s, ",") {
-		if strings.TrimSpace(item) == "" {
-			return errors.New("is a comma list without empty items")
-		}
+	if len(Secrets(s)) != strings.Count(s, ",")+1 {
+		return errors.New("is a comma list without empty items")
 	}
 	return nil
 }

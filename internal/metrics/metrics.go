@@ -57,25 +57,24 @@ func New() *Metrics {
 			// From a replay's one round trip to the request deadline.
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"method", "route", "status"}),
+		exceptions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "exceptions_opened_total",
+			Help: "Exceptions opened for a person, by kind. Every one is an alarm.",
+		}, []string{"kind"}),
+		channelDown: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "channel_down",
+			Help: "1 while a payment channel's circuit breaker is open and calls fail at once; calls is moves (of money) or looks.",
+		}, []string{"channel", "calls"}),
+		jobFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "job_failures_total",
+			Help: "Rounds of background jobs that ended with an error or a panic, by job.",
+		}, []string{"job"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "notices_refused_total",
+			Help: "Channels' notices that were not taken in, by channel and reason. A rise of signature_stale is a clock that is off.",
+		}, []string{"channel", "reason"}),
 	}
-	m.exceptions = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "exceptions_opened_total",
-		Help: "Exceptions opened for a person, by kind. Every one is an alarm.",
-	}, []string{"kind"})
-	m.channelDown = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "channel_down",
-		Help: "1 while a payment channel's circuit breaker is open and calls fail at once; calls is moves (of money) or looks.",
-	}, []string{"channel", "calls"})
-	m.jobFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "job_failures_total",
-		Help: "Rounds of background jobs that ended with an error or a panic, by job.",
-	}, []string{"job"})
-	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "notices_refused_total",
-		Help: "Channels' notices that were not taken in, by channel and reason. A rise of signature_stale is a clock that is off.",
-	}, []string{"channel", "reason"})
-	m.Registry.MustRegister(m.exceptions, m.channelDown, m.jobFailures, m.refused)
-	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency,
+	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency, m.exceptions, m.channelDown, m.jobFailures, m.refused,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -97,7 +97,7 @@ func (h *HTTP) Get(r *http.Request) (web.Answer, error) {
 	if err != nil {
 		return web.Answer{}, err
 	}
-	o, err := h.Service.visible(r.Context(), h.Service.DB, orderNo, auth.From(r.Context()))
+	o, err := h.Service.Visible(r.Context(), h.Service.DB, orderNo, auth.From(r.Context()))
 	if err != nil {
 		return web.Answer{}, err
 	}

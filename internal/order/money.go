@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/auth"
-	"example.com/oncepay/internal/mysqldb"
 )
 
 // This file is what the money path (package payment) asks of orders. All of it runs in the caller's transaction, so that the
@@ -37,11 +36,6 @@ func (s *Service) LockFor(ctx context.Context, tx *sql.Tx, orderNo string, by au
 		return Order{}, errNotFound()
 	}
 	return *o, nil
-}
-
-// Visible returns an order that the caller may see; another's is not found, not forbidden.
-func (s *Service) Visible(ctx context.Context, q mysqldb.Querier, orderNo string, by auth.Caller) (Order, error) {
-	return s.visible(ctx, q, orderNo, by)
 }
 
 // DueToClose lists unpaid orders whose time to pay is over.

@@ -283,7 +283,7 @@ func (s *Service) Finish(ctx context.Context, tx *sql.Tx, orderNo string, by aut
 }
 
 func (s *Service) step(ctx context.Context, tx *sql.Tx, orderNo string, m Move, by auth.Caller) (Order, error) {
-	o, err := s.visible(ctx, tx, orderNo, by)
+	o, err := s.Visible(ctx, tx, orderNo, by)
 	if err != nil {
 		return Order{}, err
 	}
@@ -291,8 +291,8 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, orderNo string, m Move, 
 	return o, err
 }
 
-// visible returns an order that the caller may see; another's is not found, not forbidden.
-func (s *Service) visible(ctx context.Context, q mysqldb.Querier, orderNo string, by auth.Caller) (Order, error) {
+// Visible returns an order that the caller may see; another's is not found, not forbidden.
+func (s *Service) Visible(ctx context.Context, q mysqldb.Querier, orderNo string, by auth.Caller) (Order, error) {
 	o, err := Get(ctx, q, orderNo)
 	if err != nil {
 		return Order{}, err

@@ -81,22 +81,14 @@ func (s *Service) Apply(ctx context.Context, tx *sql.Tx, f Fact) (Result, error)
 	if !known {
 		return Result{}, fmt.Errorf("no channel %q", f.Channel)
 	}
-	var (
-		res Result
-		err error
-	)
 	switch f.Event {
 	case EventPaid, EventPayFailed, EventPayClosed:
-		res, err = s.applyPayment(ctx, tx, ch, f)
+		return s.applyPayment(ctx, tx, ch, f)
 	case EventRefunded, EventRefundFailed:
-		res, err = s.applyRefund(ctx, tx, ch, f)
+		return s.applyRefund(ctx, tx, ch, f)
 	default:
 		return Result{}, fmt.Errorf("no event %q", f.Event)
 	}
-	if err != nil {
-		return Result{}, err
-	}
-	return res, nil
 }
 
 // Count adds a result to the guards' counters. The caller does it after COMMIT, as Apply may run more than once.
