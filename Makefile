@@ -14,7 +14,7 @@ help: ## list the targets
 	@echo "  MYSQL_DSN, REDIS_ADDR (run) and TEST_MYSQL_DSN, TEST_REDIS_ADDR (test, where no private one is needed) name servers to use."
 
 setup: ## install what run and test need and this machine lacks
-	@scripts/setup.sh --race
+	@scripts/setup.sh --tests
 
 run: ## start the service with a private MySQL-compatible server and Redis
 	@scripts/setup.sh
@@ -22,7 +22,7 @@ run: ## start the service with a private MySQL-compatible server and Redis
 	@exec bin/api
 
 test: ## run the whole test suite on real servers
-	@env $(foreach v,MYSQL_DSN REDIS_ADDR REDIS_URL TEST_MYSQL_DSN TEST_REDIS_ADDR,-u $(v)) scripts/setup.sh --race
+	@env $(foreach v,MYSQL_DSN REDIS_ADDR REDIS_URL TEST_MYSQL_DSN TEST_REDIS_ADDR,-u $(v)) scripts/setup.sh --tests
 	$(GO) test -race -shuffle=on -timeout 12m ./...
 
 check: ## formatting, vet, staticcheck, architecture, docs against code

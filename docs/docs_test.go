@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/oncepay/docs"
+	"example.com/oncepay/internal/bill"
 	"example.com/oncepay/internal/config"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/order"
@@ -205,9 +206,11 @@ func TestStateMachinePageHasEveryStateOfMoney(t *testing.T) {
 func TestOpenAPIListsTheStatesOfMoney(t *testing.T) {
 	schemas := spec(t).Components.Schemas
 	for schema, state := range map[string]func(i uint8) fmt.Stringer{
-		"Payment": func(i uint8) fmt.Stringer { return payment.Status(i) },
-		"Refund":  func(i uint8) fmt.Stringer { return payment.RefundStatus(i) },
-		"Notice":  func(i uint8) fmt.Stringer { return payment.Disposal(i) },
+		"Payment":        func(i uint8) fmt.Stringer { return payment.Status(i) },
+		"Refund":         func(i uint8) fmt.Stringer { return payment.RefundStatus(i) },
+		"Notice":         func(i uint8) fmt.Stringer { return payment.Disposal(i) },
+		"Reconciliation": func(i uint8) fmt.Stringer { return bill.Status(i) },
+		"Difference":     func(i uint8) fmt.Stringer { return bill.Outcome(i) },
 	} {
 		var sent []any
 		for i := uint8(0); !strings.Contains(state(i).String(), "("); i++ {

@@ -2,7 +2,7 @@
 # Makes sure that what `make run` and `make test` need is on this machine, and installs what is missing.
 #
 #   scripts/setup.sh            Go, a MySQL-compatible server and a Redis
-#   scripts/setup.sh --race     also a C compiler, which `go test -race` needs
+#   scripts/setup.sh --tests    also a C compiler, which `go test -race` needs, and a Chromium or Chrome for the pages' tests
 #
 # Environment:
 #   MYSQL_DSN or TEST_MYSQL_DSN                   a server elsewhere is used, so none is needed here
@@ -50,6 +50,12 @@ has_cc() {
   echo '#include <stdlib.h>' | $compiler -E - >/dev/null 2>&1
 }
 
+# has_browser: the names under which github.com/chromedp/chromedp, which drives it, looks for one.
+has_browser() {
+  has headless-shell chromium chromium-browser google-chrome google-chrome-stable google-chrome-beta chrome ||
+    [ -x "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" ] || [ -x "/Applications/Chromium.app/Contents/MacOS/Chromium" ]
+}
+
 # at_least HAVE WANT: compares dotted numbers; a missing part counts as 0. (macOS's sort has no -V everywhere.)
 at_least() {
   awk -v have="$1" -v want="$2" 'BEGIN {
@@ -71,19 +77,20 @@ check_go() {
   at_least "$have" "$want" || die 1 "found Go $have. $advice"
 }
 
-# missing MYSQL REDIS CC: prints which of these packages, named by their caller, stand for something missing.
+# missing MYSQL REDIS CC BROWSER: prints which of these packages, named by their caller, stand for something missing.
 missing() {
   local packages=""
   has_mysql || packages="$packages $1"
   has_redis || packages="$packages $2"
-  if [ "$need_cc" = yes ] && ! has_cc; then packages="$packages $3"; fi
+  if [ "$for_tests" = yes ] && ! has_cc; then packages="$packages $3"; fi
+  if [ "$for_tests" = yes ] && ! has_browser; then packages="$packages $4"; fi
   echo "${packages# }"
 }
 
 # stop_with_advice COMMAND: says how to go on without this script installing anything.
 stop_with_advice() {
   cat >&2 <<ADVICE
-setup: missing: $(missing "[MySQL-compatible server: mariadbd or mysqld]" "[Redis: redis-server]" "[C compiler]")
+setup: missing: $(missing "[MySQL-compatible server: mariadbd or mysqld]" "[Redis: redis-server]" "[C compiler]" "[Chromium or Chrome]")
 three ways to go on:
   1. install it:                     $1
   2. use servers that run elsewhere: set MYSQL_DSN and REDIS_ADDR (the tests need 1: they kill and pause servers of their own)
@@ -96,12 +103,14 @@ ADVICE
 }
 
 # served_name PACKAGE: the package's name on this release. Before Debian 12 and Ubuntu 24.04 MariaDB's binaries are in a package
-# with the version in its name.
+# with the version in its name. Ubuntu has Chromium under another name.
 served_name() {
   local versioned
   if [ "$1" = mariadb-server-core ] && ! apt-cache show "$1" >/dev/null 2>&1; then
     versioned=$(apt-cache search --names-only '^mariadb-server-core-[0-9.]+$' | awk '{print $1}' | sort | tail -n 1)
     echo "${versioned:-$1}"
+  elif [ "$1" = chromium ] && ! apt-cache show "$1" >/dev/null 2>&1; then
+    echo chromium-browser
   else
     echo "$1"
   fi
@@ -141,13 +150,13 @@ install_missing() {
   local packages
   if [ "$(uname -s)" = Darwin ]; then
     # Apple's compiler comes with a dialogue of its own, not with brew.
-    if [ "$need_cc" = yes ] && ! has_cc; then stop_with_advice "xcode-select --install, then $0 again"; fi
-    packages=$(missing mariadb redis "")
+    if [ "$for_tests" = yes ] && ! has_cc; then stop_with_advice "xcode-select --install, then $0 again"; fi
+    packages=$(missing mariadb redis "" google-chrome)
     if [ -n "${NO_INSTALL:-}" ] || ! has brew; then stop_with_advice "brew install $packages"; fi
     # shellcheck disable=SC2086 # a list of words
     install_with_brew $packages
   elif has apt-get; then
-    packages=$(missing mariadb-server-core redis-server "gcc libc6-dev")
+    packages=$(missing mariadb-server-core redis-server "gcc libc6-dev" chromium)
     if [ -n "${NO_INSTALL:-}" ] || { [ "$(id -u)" -ne 0 ] && ! has sudo; }; then
       stop_with_advice "as root: apt-get update && apt-get install $packages"
     fi
@@ -159,18 +168,18 @@ install_missing() {
 }
 
 main() {
-  need_cc=no
+  for_tests=no
   case "$#:${1:-}" in
     0:) ;;
-    1:--race) need_cc=yes ;;
-    *) die 2 "usage: $0 [--race]" ;;
+    1:--tests) for_tests=yes ;;
+    *) die 2 "usage: $0 [--tests]" ;;
   esac
   cd "$(dirname "$0")/.."
   check_go
-  if [ -z "$(missing mysql redis cc)" ]; then return; fi
+  if [ -z "$(missing mysql redis cc browser)" ]; then return; fi
   install_missing
   local still
-  still=$(missing mysql redis cc)
+  still=$(missing mysql redis cc browser)
   [ -z "$still" ] || die 1 "installed, but still not found: $still in $server_path"
   say "ready"
 }

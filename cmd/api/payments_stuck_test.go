@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -93,11 +94,25 @@ func stuckProcess(t *testing.T, s *stack, dsn string, orderNo string) (call, *ex
 	// Short, so that the test need not wait for what a dead process held.
 	number, process := s.startProcess(dsn, "MOCKPAY_URL="+s.channel.url, "LOCK_TTL=500ms", "LOCK_WAIT=200ms", "IDEMPOTENCY_LEASE=1s")
 	gate := testenv.NewGate(t)
+	s.idle()
 	nth(s.instances[number].mysql, testenv.Prefix("START TRANSACTION"), 2, testenv.Hold(gate))
 	c := payCall(number, 1001, orderNo, "mockpay", key("K-%s", orderNo))
 	answer := s.background(c)
 	gate.WaitEntered(t, 1)
 	return c, process, gate, answer
+}
+
+// idle waits until the jobs of a process have done what there is for them, so that the next transaction is a request's.
+func (s *stack) idle() {
+	s.t.Helper()
+	s.exec("UPDATE t_outbox SET next_look_at = NULL WHERE topic = 'order.created'") // nobody wants them
+	testenv.Eventually(s.t, setupWait, "the jobs have nothing to do", func() error {
+		unsent, days := s.count("SELECT COUNT(*) FROM t_outbox WHERE sent_at IS NULL"), s.count("SELECT COUNT(*) FROM t_reconciliation WHERE status = 1")
+		if unsent > 0 || days == 0 || s.count("SELECT COUNT(*) FROM t_reconciliation WHERE status = 0") > 0 {
+			return fmt.Errorf("%d messages unsent, %d days compared", unsent, days)
+		}
+		return nil
+	})
 }
 
 // B17: a process is frozen with the channel's answer in hand, another takes its key over, then it wakes up. It changes no row

@@ -13,9 +13,13 @@ import (
 	"example.com/oncepay/docs"
 	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
+	"example.com/oncepay/internal/bill"
 	"example.com/oncepay/internal/callback"
+	"example.com/oncepay/internal/dedup"
 	"example.com/oncepay/internal/exception"
+	"example.com/oncepay/internal/grant"
 	"example.com/oncepay/internal/inventory"
+	"example.com/oncepay/internal/ops"
 	"example.com/oncepay/internal/order"
 	"example.com/oncepay/internal/payment"
 	"example.com/oncepay/internal/web"
@@ -32,8 +36,15 @@ func (s *service) routes() (http.Handler, error) {
 	payments := &payment.HTTP{Service: s.payments}
 	callbacks := &callback.HTTP{Service: s.callbacks, Keys: s.keys}
 	exceptions := &exception.HTTP{Store: s.exceptions, Keys: s.keys, ReturnMoney: s.payments.ReturnHeld}
+	grants := &grant.HTTP{Service: s.grants}
+	letters := &dedup.HTTP{Service: s.messages, Keys: s.keys, Wake: s.jobs.Wake}
+	bills := &bill.HTTP{Service: s.bills, Keys: s.keys}
 
 	r := chi.NewRouter()
+	desk, err := ops.New(r, s.metrics, s.cfg.Production())
+	if err != nil {
+		return nil, err
+	}
 	r.Use(web.Observe(s.log, s.metrics, s.now), web.SecurityHeaders, web.Deadline(s.cfg.RequestTimeout))
 	r.Use(middleware.GetHead) // curl -I and probes
 	r.NotFound(web.Handle(web.NoRoute))
@@ -46,6 +57,10 @@ func (s *service) routes() (http.Handler, error) {
 	r.Method(http.MethodGet, "/docs", documentation)
 	r.Method(http.MethodGet, "/docs/*", documentation)
 
+	r.Method(http.MethodGet, "/ops", desk)
+	r.Method(http.MethodGet, "/ops/*", desk)
+	r.Method(http.MethodPost, "/ops/*", desk)
+
 	r.Post("/v1/callbacks/{channel}", web.Handle(callbacks.Receive))
 	if s.mockpay != nil {
 		r.Mount(mockpayPath, http.StripPrefix(mockpayPath, s.mockpay))
@@ -57,16 +72,26 @@ func (s *service) routes() (http.Handler, error) {
 		r.Post("/v1/tokens", web.Handle(s.tokens.IssueHTTP))
 		r.Get("/v1/idempotency-keys/{key}", web.Handle(s.keys.LookupHTTP))
 
-		r.Post("/v1/orders", web.Handle(orders.Create))
 		r.Get("/v1/orders", web.Handle(orders.List))
 		r.Get("/v1/orders/{order_no}", web.Handle(orders.Get))
 		r.Post("/v1/orders/{order_no}/cancel", web.Handle(orders.Cancel))
 		r.Post("/v1/orders/{order_no}/finish", web.Handle(orders.Finish))
 		r.Get("/v1/orders/{order_no}/timeline", web.Handle(s.timeline.HTTP))
-		r.Post("/v1/orders/{order_no}/payments", web.Handle(payments.Pay))
 		r.Get("/v1/payments/{pay_no}", web.Handle(payments.GetPayment))
-		r.Post("/v1/orders/{order_no}/refunds", web.Handle(payments.Refund))
 		r.Get("/v1/refunds/{refund_no}", web.Handle(payments.GetRefund))
+		r.Get("/v1/me/coupons", web.Handle(grants.Coupons))
+		r.Get("/v1/me/points", web.Handle(grants.Points))
+
+		r.Group(func(r chi.Router) { // what demands an Idempotency-Key
+			r.Use(s.deriveKeys)
+
+			r.Post("/v1/orders", web.Handle(orders.Create))
+			r.Post("/v1/orders/{order_no}/payments", web.Handle(payments.Pay))
+			r.Post("/v1/orders/{order_no}/refunds", web.Handle(payments.Refund))
+			r.Post("/v1/activities/{activity_id}/coupons", web.Handle(grants.Claim))
+			r.Post("/v1/points/redemptions", web.Handle(grants.Redeem))
+			r.With(auth.RequireOps).Post("/v1/coupon-codes", web.Handle(grants.MakeCode))
+		})
 
 		r.Group(func(r chi.Router) {
 			r.Use(auth.RequireOps)
@@ -76,6 +101,13 @@ func (s *service) routes() (http.Handler, error) {
 			r.Get("/v1/ops/exceptions", web.Handle(exceptions.List))
 			r.Post("/v1/ops/exceptions/{id}/resolve", web.Handle(exceptions.Resolve))
 			r.Post("/v1/ops/notices/{id}/replay", web.Handle(callbacks.Replay))
+			r.Post("/v1/ops/reconciliations", web.Handle(bills.Run))
+			r.Get("/v1/ops/reconciliations", web.Handle(bills.List))
+			r.Get("/v1/ops/reconciliations/{id}", web.Handle(bills.Get))
+			r.Get("/v1/ops/dead-letters", web.Handle(letters.List))
+			r.Post("/v1/ops/dead-letters/{id}/replay", web.Handle(letters.Replay))
+			r.Post("/v1/ops/dead-letters/{id}/discard", web.Handle(letters.Discard))
+			r.Get("/v1/ops/audit", web.Handle(s.audit.HTTP))
 			r.Put("/v1/ops/skus/{sku_id}", web.Handle(stock.PutSKU))
 			r.Get("/v1/ops/skus/{sku_id}", web.Handle(stock.GetSKU))
 			r.Post("/v1/ops/skus/{sku_id}/stock-movements", web.Handle(stock.MoveStock))
@@ -83,6 +115,14 @@ func (s *service) routes() (http.Handler, error) {
 		})
 	})
 	return r, nil
+}
+
+// deriveKeys gives old callers a key for a while, where DERIVE_IDEMPOTENCY_KEYS says so.
+func (s *service) deriveKeys(next http.Handler) http.Handler {
+	if s.cfg.DeriveKeysFor == 0 {
+		return next
+	}
+	return s.keys.Derive(s.cfg.DeriveKeysFor)(next)
 }
 
 // limitRate answers 429 to a caller who sends more than RATE_LIMIT requests a second.

@@ -14,9 +14,14 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/activity"
+	"example.com/oncepay/internal/audit"
+	"example.com/oncepay/internal/bill"
+	"example.com/oncepay/internal/broker"
 	"example.com/oncepay/internal/callback"
 	"example.com/oncepay/internal/config"
+	"example.com/oncepay/internal/dedup"
 	"example.com/oncepay/internal/exception"
+	"example.com/oncepay/internal/grant"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/jobs"
@@ -24,6 +29,7 @@ import (
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mockpay"
 	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/payment"
 	"example.com/oncepay/internal/recon"
 	"example.com/oncepay/internal/timeline"
@@ -61,6 +67,12 @@ type service struct {
 	payments   *payment.Service
 	callbacks  *callback.Service
 	timeline   *timeline.Teller
+	broker     *broker.Broker
+	relay      *outbox.Relay
+	messages   *dedup.Service
+	grants     *grant.Service
+	bills      *bill.Service
+	audit      *audit.Log
 	jobs       *jobs.Runner
 	mockpay    *mockpay.Server // in-process, dev only; else nil
 	draining   atomic.Bool
@@ -89,6 +101,8 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 	svc := &service{
 		cfg: cfg, stores: s, metrics: m, log: log, now: w.now, keys: keys, tokens: tokens, orders: orders, exceptions: exceptions,
 		stock:    &inventory.Service{DB: s.db, Now: w.now},
+		audit:    &audit.Log{DB: s.db},
+		grants:   &grant.Service{DB: s.db, Keys: keys, Metrics: m, Now: w.now, NewCouponNo: w.newOrderNo, NewCode: grant.NewCode},
 		activity: &activity.Store{DB: s.db, Now: w.now},
 		recon:    &recon.Checker{DB: s.db, Redis: s.redis, Now: w.now},
 		timeline: &timeline.Teller{DB: s.db, Orders: orders},
@@ -103,18 +117,32 @@ func newService(cfg *config.Config, s *stores, m *metrics.Metrics, w world, log 
 		NewPayNo: w.newOrderNo, PublicURL: cmp.Or(cfg.PublicURL, self), CallBudget: min(callBudget, cfg.RequestTimeout/3), Wake: svc.jobs.Wake,
 	}
 	svc.callbacks = &callback.Service{DB: s.db, Payments: svc.payments, Exceptions: exceptions, Now: w.now}
-	for name, round := range map[string]func(context.Context) error{
-		"payments.poll": svc.payments.PollPayments,
-		"refunds.send":  svc.payments.SendRefunds,
-		"orders.close":  svc.payments.CloseExpired,
-		"notices.retry": svc.callbacks.RetryParked,
-		"keys.reap":     keys.Reap,
-	} {
-		svc.jobs.Jobs = append(svc.jobs.Jobs, jobs.Job{Name: name, Every: jobPause, Round: func(ctx context.Context) error {
-			return round(web.WithRequestID(ctx, "job:"+name, log)) // its rows and log lines say where they come from
+	svc.bills = &bill.Service{DB: s.db, Payments: svc.payments, Exceptions: exceptions, Now: w.now, Metrics: m}
+	if err := svc.openMessages(); err != nil {
+		return nil, err
+	}
+	svc.schedule()
+	return svc, nil
+}
+
+// schedule lists the jobs. They run on every instance; each piece of work is claimed by one.
+func (s *service) schedule() {
+	add := func(name string, every time.Duration, round func(context.Context) error) {
+		s.jobs.Jobs = append(s.jobs.Jobs, jobs.Job{Name: name, Every: every, Round: func(ctx context.Context) error {
+			return round(web.WithRequestID(ctx, "job:"+name, s.log)) // its rows and log lines say where they come from
 		}})
 	}
-	return svc, nil
+	add("payments.poll", jobPause, s.payments.PollPayments)
+	add("refunds.send", jobPause, s.payments.SendRefunds)
+	add("orders.close", jobPause, s.payments.CloseExpired)
+	add("notices.retry", jobPause, s.callbacks.RetryParked)
+	add("outbox.relay", relayPause, s.relay.Round)
+	add("messages.retry", jobPause, s.messages.Retry)
+	add("messages.rescue", jobPause, s.messages.Rescue)
+	add("bills.reconcile", housekeepingPause, s.bills.Run)
+	add("keys.reap", jobPause, s.keys.Reap)
+	add("outbox.clean", housekeepingPause, s.relay.Clean)
+	add("messages.clean", housekeepingPause, s.messages.Clean)
 }
 
 const (
@@ -122,6 +150,11 @@ const (
 	callBudget = 3 * time.Second
 	// jobPause is between two rounds of a job. A round that finds nothing is one look at an index.
 	jobPause = time.Second
+	// relayPause is how long a message waits at most for the next round: below what a person notices, and five looks at an index
+	// a second cost nothing.
+	relayPause = 200 * time.Millisecond
+	// housekeepingPause is for work that nobody waits for.
+	housekeepingPause = time.Minute
 )
 
 // ownURL is where this process can be reached from this machine: an address that stands for all interfaces cannot be opened.
@@ -152,7 +185,7 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, svc.closeMockpay(ctx)) }()
+	defer func() { err = errors.Join(err, svc.closeMockpay(ctx), svc.broker.Close()) }()
 	for _, guard := range cfg.DisableGuards {
 		log.Warn("GUARD DISABLED for training; only the layers below it are left", "guard", guard)
 	}
@@ -165,12 +198,15 @@ func serve(ctx context.Context, cfg *config.Config, w world, log *slog.Logger, s
 	if err != nil {
 		return err
 	}
+	if err := svc.messages.Register(ctx); err != nil {
+		return err
+	}
 	if err := svc.welcome(stdout, ownURL(listener.Addr())); err != nil {
 		return err
 	}
 	working, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
-	background.Go(func() { svc.jobs.Run(working) })
+	background.Go(func() { svc.work(working) })
 	defer background.Wait()
 	defer stop()
 	return svc.listen(ctx, listener, handler)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/config"
+	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/recon"
@@ -135,6 +137,9 @@ func newInstance(t *testing.T, dsn, redisURL string, env ...string) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := i.svc.messages.Register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	handler, err := i.svc.routes()
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +151,9 @@ func newInstance(t *testing.T, dsn, redisURL string, env ...string) *instance {
 			t.Errorf("close mockpay: %v", err)
 		}
 		server.Close()
+		if err := i.svc.broker.Close(); err != nil {
+			t.Errorf("close broker: %v", err)
+		}
 		if err := stores.close(); err != nil {
 			t.Errorf("close stores: %v", err)
 		}
@@ -332,9 +340,23 @@ func (s *stack) wantRows(orders int) {
 	}
 }
 
+// consume hands the messages that are due to their consumers, past broker and proxies, as an instance's jobs would.
+func (s *stack) consume() {
+	s.t.Helper()
+	if s.instances[0].svc == nil {
+		return // a program of its own, whose consumers are at work
+	}
+	messages := *s.instances[0].svc.messages
+	messages.DB, messages.Exceptions = s.db, &exception.Store{DB: s.db, Metrics: s.instances[0].metrics, Now: messages.Now}
+	if err := errors.Join(messages.Rescue(context.Background()), messages.Retry(context.Background())); err != nil {
+		s.t.Errorf("consume: %v", err)
+	}
+}
+
 // wantSound asserts that no invariant is violated. Every test of the whole service ends with it.
 func (s *stack) wantSound() {
 	s.t.Helper()
+	s.consume()
 	checker := &recon.Checker{DB: s.db, Redis: testenv.OpenRedis(s.t, s.redisURL), Now: s.instances[0].clock.now}
 	violations, err := checker.Check(context.Background())
 	if err != nil {

@@ -27,8 +27,9 @@ const stopTimeout = 20 * time.Second
 // stores are the connections of one process, and the private servers behind them if it has any.
 type stores struct {
 	db      *mysqldb.DB
-	redis   redis.UniversalClient
-	mysqlAt string // for people
+	redis   redis.UniversalClient // for the guards
+	streams redis.UniversalClient // for messages: its readers block, and must not hold the guards' connections
+	mysqlAt string                // for people
 	redisAt string
 	closers []func() error
 }
@@ -84,12 +85,14 @@ func (s *stores) openRedis(ctx context.Context, cfg *config.Config, log *slog.Lo
 		s.closers = append(s.closers, stopper(ctx, server))
 		url, s.redisAt = server.URL(), "private server, redis-cli -s "+server.Socket()
 	}
-	client, err := redisdb.Open(addr, url)
-	if err != nil {
-		return err
+	for _, client := range []*redis.UniversalClient{&s.redis, &s.streams} {
+		opened, err := redisdb.Open(addr, url)
+		if err != nil {
+			return err
+		}
+		*client = opened
+		s.closers = append(s.closers, opened.Close)
 	}
-	s.redis = client
-	s.closers = append(s.closers, client.Close)
 	return nil
 }
 

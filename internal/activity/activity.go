@@ -11,6 +11,8 @@ import (
 	"unicode/utf8"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
+	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/web"
@@ -79,6 +81,8 @@ type Store struct {
 }
 
 // Put creates or changes an activity, and reports whether it created. Asking again is harmless.
+//
+// Errors: Conflict coupon_limit_too_low when more coupons are granted than the new limit, or the missing coupon, allows.
 func (s *Store) Put(ctx context.Context, a Activity) (created bool, err error) {
 	coupon := Coupon{}
 	if a.Coupon != nil {
@@ -90,17 +94,37 @@ func (s *Store) Put(ctx context.Context, a Activity) (created bool, err error) {
 			INSERT INTO t_activity (activity_id, title, starts_at, ends_at, coupon_template, coupon_discount, coupon_limit, create_time, update_time)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			a.ID, a.Title, a.StartsAt, a.EndsAt, coupon.Template, coupon.Discount, coupon.Limit, now, now)
-		return err
+		if err != nil {
+			return err
+		}
+		return a.record(ctx, tx, "activity.create", now)
 	})
 	if !mysqldb.IsDuplicate(err, "PRIMARY") {
 		return err == nil, wrap(err)
 	}
 	return false, wrap(s.DB.InTx(ctx, func(tx *sql.Tx) error {
-		return mysqldb.ExpectOne(tx.ExecContext(ctx, `
+		changed, err := mysqldb.Matched(tx.ExecContext(ctx, `
 			UPDATE t_activity SET title = ?, starts_at = ?, ends_at = ?, coupon_template = ?, coupon_discount = ?, coupon_limit = ?, update_time = ?
-			WHERE activity_id = ?`,
-			a.Title, a.StartsAt, a.EndsAt, coupon.Template, coupon.Discount, coupon.Limit, now, a.ID))
+			WHERE activity_id = ? AND coupon_granted <= ?`,
+			a.Title, a.StartsAt, a.EndsAt, coupon.Template, coupon.Discount, coupon.Limit, now, a.ID, coupon.Limit))
+		if err != nil {
+			return err
+		}
+		if !changed { // the row is there: activities are never deleted
+			return apperr.New(apperr.Conflict, "coupon_limit_too_low",
+				"The activity %s has granted coupons: their definition stays, and its limit is no lower than their number.", a.ID)
+		}
+		return a.record(ctx, tx, "activity.change", now)
 	}))
+}
+
+// record writes what an operator has made of the activity.
+func (a Activity) record(ctx context.Context, tx *sql.Tx, action string, now time.Time) error {
+	detail := fmt.Sprintf("%q from %s to %s", a.Title, a.StartsAt.Format(time.RFC3339), a.EndsAt.Format(time.RFC3339))
+	if c := a.Coupon; c != nil {
+		detail += fmt.Sprintf(", %d coupons %s of %d", c.Limit, c.Template, c.Discount)
+	}
+	return audit.Write(ctx, tx, auth.From(ctx), action, "activity:"+a.ID, detail, now)
 }
 
 func wrap(err error) error {
@@ -126,6 +150,37 @@ func Get(ctx context.Context, q mysqldb.Querier, id string) (Activity, error) {
 		a.Coupon = nil
 	}
 	return a, nil
+}
+
+// CountCoupon counts one more coupon of an activity in the caller's transaction. The limit is a condition of the update, so that
+// any number of claims at once stay within it.
+//
+// Errors: Conflict coupons_exhausted; the caller rolls the coupon back.
+func CountCoupon(ctx context.Context, tx *sql.Tx, id string) error {
+	counted, err := mysqldb.Matched(tx.ExecContext(ctx, `
+		UPDATE t_activity SET coupon_granted = coupon_granted + 1 WHERE activity_id = ? AND coupon_granted < coupon_limit`, id))
+	if err != nil {
+		return fmt.Errorf("count coupon of activity %s: %w", id, err)
+	}
+	if !counted {
+		return apperr.New(apperr.Conflict, "coupons_exhausted", "All coupons of the activity %s are granted.", id)
+	}
+	return nil
+}
+
+// TemplateDiscount returns what a template's coupon is worth: in the activity that was put last of those that grant it. False: none
+// does. It reads the whole table, which an operator writes by hand.
+func TemplateDiscount(ctx context.Context, q mysqldb.Querier, template string) (money.Amount, bool, error) {
+	var discount money.Amount
+	err := q.QueryRowContext(ctx, `
+		SELECT coupon_discount FROM t_activity WHERE coupon_template = ? ORDER BY update_time DESC, activity_id DESC LIMIT 1`, template).Scan(&discount)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("read discount of template %s: %w", template, err)
+	}
+	return discount, true, nil
 }
 
 // PutHTTP answers PUT /v1/ops/activities/{activity_id}.

@@ -2,10 +2,13 @@ package activity
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,6 +84,51 @@ func TestTwentyCreatorsMakeOneActivity(t *testing.T) {
 	if n != 1 {
 		t.Errorf("%d say that they created it", n)
 	}
+}
+
+// B102: ten claims at once of three coupons count three; and what is granted stays within the limit, whatever an operator puts.
+func TestCouponsStayWithinTheirLimit(t *testing.T) {
+	s := newStore(t)
+	put := func(limit int64) error {
+		a := sale()
+		if a.Coupon.Limit = limit; limit == 0 {
+			a.Coupon = nil
+		}
+		_, err := s.Put(t.Context(), a)
+		return err
+	}
+	wantCode := func(what string, err error, code string) {
+		t.Helper()
+		if e, ok := apperr.As(err); !ok || e.Kind != apperr.Conflict || e.Code != code {
+			t.Errorf("%s: %v, want %s", what, err, code)
+		}
+	}
+	count := func() error {
+		return s.DB.InTx(t.Context(), func(tx *sql.Tx) error { return CountCoupon(t.Context(), tx, "spring") })
+	}
+	if err := put(3); err != nil {
+		t.Fatal(err)
+	}
+	var counted atomic.Int64
+	testenv.Together(10, func(int) {
+		if err := count(); err == nil {
+			counted.Add(1)
+		} else {
+			wantCode("the fourth", err, "coupons_exhausted")
+		}
+	})
+	if counted.Load() != 3 {
+		t.Errorf("%d coupons are counted, want 3", counted.Load())
+	}
+	wantCode("a lower limit", put(2), "coupon_limit_too_low")
+	wantCode("no coupon any more", put(0), "coupon_limit_too_low")
+	if a, err := Get(t.Context(), s.DB, "spring"); err != nil || a.Coupon == nil || a.Coupon.Limit != 3 {
+		t.Errorf("%+v, %v; want it as it was", a, err)
+	}
+	if err := errors.Join(put(3), put(4), count()); err != nil {
+		t.Errorf("a higher limit: %v", err)
+	}
+	wantCode("the fifth", count(), "coupons_exhausted")
 }
 
 // B21: case matters in names.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/mysqldb"
@@ -73,7 +74,7 @@ func undecided(err error) error {
 }
 
 // Replay applies a stored notice again, by hand. It changes nothing that took effect before.
-func (s *Service) Replay(ctx context.Context, tx *sql.Tx, id int64, _ auth.Caller) (Notice, error) {
+func (s *Service) Replay(ctx context.Context, tx *sql.Tx, id int64, by auth.Caller) (Notice, error) {
 	n, err := get(ctx, tx, id)
 	if err != nil {
 		return Notice{}, err
@@ -83,7 +84,11 @@ func (s *Service) Replay(ctx context.Context, tx *sql.Tx, id int64, _ auth.Calle
 	}
 	f := n.fact()
 	f.Source = "replay"
-	return s.apply(ctx, tx, *n, f)
+	after, err := s.apply(ctx, tx, *n, f)
+	if err != nil {
+		return Notice{}, err
+	}
+	return after, audit.Write(ctx, tx, by, "notice.replay", fmt.Sprintf("notice:%d", id), after.Status.String()+": "+after.Outcome, s.Now())
 }
 
 // apply makes a stored notice take effect and notes what became of it.

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -31,6 +32,9 @@ const (
 	DevMockpaySecret  = "whsec_dev"
 	DevMockpay2Secret = "whsec_dev2"
 )
+
+// DevNotifySecret signs what the notification consumer sends. Production refuses it.
+const DevNotifySecret = "whsec_b25jZXBheS1kZXYtbm90aWZpY2F0aW9ucw=="
 
 // MinSecretBytes is the least length of a secret in production: HS256 wants a key as long as its hash (RFC 7518 §3.2).
 const MinSecretBytes = 32
@@ -64,6 +68,12 @@ type Config struct {
 	MockpaySecret      string
 	Mockpay2Secret     string
 	SignatureTolerance time.Duration
+
+	KafkaBrokers  string // empty: Redis Streams carry the messages
+	NotifyURL     string // empty: nobody is notified
+	NotifySecret  string
+	DedupBloom    bool
+	DeriveKeysFor time.Duration // 0: a POST without a key is refused where it needs one
 }
 
 // Variable describes one environment variable; docs/configuration.md is tested against this list.
@@ -133,6 +143,28 @@ func Variables() []Variable {
 		{"LOCK_WAIT", "2s", "how long a request queues for a lock or a twin's result. A person waits this long without clicking again", duration(func(c *Config) *time.Duration { return &c.LockWait })},
 		{"IDEMPOTENCY_LEASE", "90s", "how long a run that crossed a channel call may hold its key before another takes over. Beyond any request's deadline", duration(func(c *Config) *time.Duration { return &c.KeyLease })},
 		{"IDEMPOTENCY_RETENTION", "72h", "how long an answer can be replayed (`720h` for payments and refunds). Outlives a weekend of retries", duration(func(c *Config) *time.Duration { return &c.KeyRetention })},
+		{"DERIVE_IDEMPOTENCY_KEYS", "off", "last resort for old callers that send no Idempotency-Key: a duration such as `10s`, within which equal POSTs of one caller are taken for one", func(c *Config, s string) error {
+			if s == "off" {
+				return nil
+			}
+			return duration(func(c *Config) *time.Duration { return &c.DeriveKeysFor })(c, s)
+		}},
+		{"KAFKA_BROKERS", "", "comma list of `host:port`: messages go through Kafka. Empty: through Redis Streams", func(c *Config, s string) error {
+			c.KafkaBrokers = s
+			return hostPorts(s)
+		}},
+		{"NOTIFY_URL", "", "an endpoint that is told of each paid order, once. Empty: nobody is", func(c *Config, s string) error {
+			c.NotifyURL = s
+			return absoluteURL(s)
+		}},
+		{"NOTIFY_SECRET", DevNotifySecret, "signs what is sent to `NOTIFY_URL` (Standard Webhooks: `whsec_` and base64); the default is for dev only", func(c *Config, s string) error {
+			c.NotifySecret = s
+			return webhookSecret(s)
+		}},
+		{"DEDUP_BLOOM", "false", "`true`: a Bloom filter in front of the dedup insert, which pays when most messages are repeats", func(c *Config, s string) (err error) {
+			c.DedupBloom, err = strconv.ParseBool(s)
+			return err
+		}},
 	}
 }
 
@@ -182,6 +214,7 @@ func (c *Config) unsafe() []error {
 	refuse(c.MockpayURL != "", "MOCKPAY_URL names a fake payment channel, through which anybody can pay")
 	refuse(len(c.DisableGuards) > 0, "DISABLE_GUARDS is for training only")
 	refuse(c.RateLimit == 0, "RATE_LIMIT must be a number")
+	refuse(c.NotifyURL != "" && c.NotifySecret == DevNotifySecret, "NOTIFY_SECRET is the public dev secret")
 	return faults
 }
 
@@ -199,7 +232,7 @@ func (c *Config) EmbeddedRedis() bool { return c.RedisAddr == "" && c.RedisURL =
 
 // String shows the configuration without its secrets.
 func (c Config) String() string {
-	c.JWTSecret, c.MockpaySecret, c.Mockpay2Secret = "[redacted]", "[redacted]", "[redacted]"
+	c.JWTSecret, c.MockpaySecret, c.Mockpay2Secret, c.NotifySecret = "[redacted]", "[redacted]", "[redacted]", "[redacted]"
 	if c.MySQLDSN != "" {
 		dsn, err := mysql.ParseDSN(c.MySQLDSN)
 		if err != nil {
@@ -209,7 +242,7 @@ func (c Config) String() string {
 			c.MySQLDSN = dsn.FormatDSN()
 		}
 	}
-	c.RedisURL, c.PublicURL = redactURL(c.RedisURL), redactURL(c.PublicURL)
+	c.RedisURL, c.PublicURL, c.NotifyURL = redactURL(c.RedisURL), redactURL(c.PublicURL), redactURL(c.NotifyURL)
 	type plain Config // without this method
 	return fmt.Sprintf("%+v", plain(c))
 }
@@ -259,6 +292,16 @@ func Secrets(list string) []string {
 func secretList(s string) error {
 	if len(Secrets(s)) != strings.Count(s, ",")+1 {
 		return errors.New("is a comma list without empty items")
+	}
+	return nil
+}
+
+// webhookSecret refuses what cannot sign a Standard Webhooks message: whsec_ and the base64 of 24 to 64 bytes.
+func webhookSecret(s string) error {
+	encoded, ok := strings.CutPrefix(s, "whsec_")
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if !ok || err != nil || len(raw) < 24 || len(raw) > 64 {
+		return fault("is whsec_ and the base64 of 24 to 64 bytes")
 	}
 	return nil
 }

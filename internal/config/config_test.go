@@ -22,6 +22,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		JWTSecret: DevJWTSecret, RequestTimeout: 10 * time.Second, OrderPayTimeout: 15 * time.Minute, TokenTTL: 15 * time.Minute,
 		LockTTL: 10 * time.Second, LockWait: 2 * time.Second, KeyLease: 90 * time.Second, KeyRetention: 72 * time.Hour,
 		MockpaySecret: DevMockpaySecret, Mockpay2Secret: DevMockpay2Secret, SignatureTolerance: 300 * time.Second,
+		NotifySecret: DevNotifySecret,
 	}
 	if g, w := fmt.Sprintf("%#v", *got), fmt.Sprintf("%#v", want); g != w || got.JWTSecret != DevJWTSecret {
 		t.Errorf("got  %s\nwant %s", g, w)
@@ -39,6 +40,8 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"DISABLE_GUARDS": "token, lock,idempotency_key", "REQUEST_TIMEOUT": "1s", "ORDER_PAY_TIMEOUT": "2s", "TOKEN_TTL": "3s",
 		"LOCK_TTL": "4s", "LOCK_WAIT": "500ms", "IDEMPOTENCY_LEASE": "6s", "IDEMPOTENCY_RETENTION": "7s",
 		"MOCKPAY_URL": "http://127.0.0.1:9090/", "MOCKPAY_SECRET": "new,old", "MOCKPAY2_SECRET": "two", "SIGNATURE_TOLERANCE": "8s",
+		"DERIVE_IDEMPOTENCY_KEYS": "10s", "KAFKA_BROKERS": "k1:9092,k2:9092", "NOTIFY_URL": "https://shop.example.com/hook",
+		"NOTIFY_SECRET": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "DEDUP_BLOOM": "true",
 	}
 	for _, v := range Variables() {
 		if vars[v.Name] == "" {
@@ -59,6 +62,8 @@ func TestEveryVariableIsRead(t *testing.T) {
 		RequestTimeout: time.Second, OrderPayTimeout: 2 * time.Second, TokenTTL: 3 * time.Second, LockTTL: 4 * time.Second,
 		LockWait: 500 * time.Millisecond, KeyLease: 6 * time.Second, KeyRetention: 7 * time.Second,
 		MockpayURL: "http://127.0.0.1:9090", MockpaySecret: "new,old", Mockpay2Secret: "two", SignatureTolerance: 8 * time.Second,
+		DeriveKeysFor: 10 * time.Second, KafkaBrokers: "k1:9092,k2:9092", NotifyURL: "https://shop.example.com/hook",
+		NotifySecret: "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", DedupBloom: true,
 	}
 	type plain Config // shows the secrets, which must arrive too
 	if g, w := fmt.Sprintf("%+v", plain(*got)), fmt.Sprintf("%+v", plain(want)); g != w {
@@ -71,23 +76,28 @@ func TestEveryVariableIsRead(t *testing.T) {
 
 func TestAMalformedValueIsRefusedByName(t *testing.T) {
 	for name, values := range map[string][]string{
-		"HTTP_ADDR":             {"8080", "localhost", "a:b:c"},
-		"PUBLIC_URL":            {"pay.example.com", "/path", "ftp://x", "http://", "://"},
-		"APP_ENV":               {"prod", "Production", "test"},
-		"MYSQL_DSN":             {"root@tcp(127.0.0.1:3306)/", "root@tcp(127.0.0.1:3306)", "tcp(", "mysql://root@h/db", "root@tcp(h:1)/db?parseTime=maybe"},
-		"MIGRATE_ON_START":      {"yes", "2"},
-		"REDIS_ADDR":            {"localhost", "a:1,b", "a:1,", ",", "a:redis", "a:65536"},
-		"REDIS_URL":             {"localhost:6379", "http://x", "redis://h/x", "redis+sentinel:///main", "redis+sentinel://h:1", "redis+sentinel://h:1/"},
-		"RATE_LIMIT":            {"0", "-1", "1.5", "on", "1e3"},
-		"TOKEN_REQUIRED":        {"ja"},
-		"DISABLE_GUARDS":        {"tokens", "unique_index", "state", "token,", "token;lock"},
-		"REQUEST_TIMEOUT":       {"10", "0s", "-1s", "1m0", "1us"},
-		"ORDER_PAY_TIMEOUT":     {"0"},
-		"TOKEN_TTL":             {"x"},
-		"LOCK_TTL":              {"-10s"},
-		"LOCK_WAIT":             {"0s"},
-		"IDEMPOTENCY_LEASE":     {"1"},
-		"IDEMPOTENCY_RETENTION": {"3d"},
+		"HTTP_ADDR":               {"8080", "localhost", "a:b:c"},
+		"PUBLIC_URL":              {"pay.example.com", "/path", "ftp://x", "http://", "://"},
+		"APP_ENV":                 {"prod", "Production", "test"},
+		"MYSQL_DSN":               {"root@tcp(127.0.0.1:3306)/", "root@tcp(127.0.0.1:3306)", "tcp(", "mysql://root@h/db", "root@tcp(h:1)/db?parseTime=maybe"},
+		"MIGRATE_ON_START":        {"yes", "2"},
+		"REDIS_ADDR":              {"localhost", "a:1,b", "a:1,", ",", "a:redis", "a:65536"},
+		"REDIS_URL":               {"localhost:6379", "http://x", "redis://h/x", "redis+sentinel:///main", "redis+sentinel://h:1", "redis+sentinel://h:1/"},
+		"RATE_LIMIT":              {"0", "-1", "1.5", "on", "1e3"},
+		"TOKEN_REQUIRED":          {"ja"},
+		"DISABLE_GUARDS":          {"tokens", "unique_index", "state", "token,", "token;lock"},
+		"REQUEST_TIMEOUT":         {"10", "0s", "-1s", "1m0", "1us"},
+		"ORDER_PAY_TIMEOUT":       {"0"},
+		"TOKEN_TTL":               {"x"},
+		"LOCK_TTL":                {"-10s"},
+		"LOCK_WAIT":               {"0s"},
+		"IDEMPOTENCY_LEASE":       {"1"},
+		"IDEMPOTENCY_RETENTION":   {"3d"},
+		"DERIVE_IDEMPOTENCY_KEYS": {"on", "0s", "-1s"},
+		"KAFKA_BROKERS":           {"kafka", "k:9092,"},
+		"NOTIFY_URL":              {"shop.example.com"},
+		"NOTIFY_SECRET":           {"secret", "whsec_", "whsec_c2hvcnQ=", "whsec_no base64 at all, no base64"},
+		"DEDUP_BLOOM":             {"maybe"},
 	} {
 		for _, value := range values {
 			if _, err := load(map[string]string{name: value}); err == nil || !strings.Contains(err.Error(), name+":") {
@@ -154,6 +164,7 @@ func TestProductionRefusesEachUnsafeSettingByName(t *testing.T) {
 		{"DISABLE_GUARDS", "lock", "DISABLE_GUARDS is for training"},
 		{"RATE_LIMIT", "off", "RATE_LIMIT must be a number"},
 		{"RATE_LIMIT", "", "RATE_LIMIT must be a number"},
+		{"NOTIFY_URL", "https://shop.example.com/hook", "NOTIFY_SECRET is the public dev secret"},
 	} {
 		vars := production()
 		vars[c.name] = c.value

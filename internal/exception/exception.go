@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/money"
@@ -35,6 +36,11 @@ const (
 	AutoRefundFailed   Kind = "auto_refund_failed"   // late or double money could not be returned
 	RefundUndone       Kind = "refund_undone"        // the channel took a refund's success back
 	RefundAfterFailure Kind = "refund_after_failure" // a refund that had failed succeeded after all
+	BillChannelOnly    Kind = "bill_channel_only"    // a channel's bill has money that no rule can book
+	BillLocalOnly      Kind = "bill_local_only"      // we have booked money that the channel's bill does not have
+	BillAmountMismatch Kind = "bill_amount_mismatch" // a channel's bill has other money than we have booked
+	BillRejected       Kind = "bill_rejected"        // a channel's bill is wrong, unreadable, or never came
+	DeadLetter         Kind = "dead_letter"          // a consumer gave a message up
 )
 
 const (
@@ -58,6 +64,8 @@ type Exception struct {
 	ResolvedBy  int64          `json:"resolved_by"`
 	CreatedAt   time.Time      `json:"created_at"`
 	ResolvedAt  *time.Time     `json:"resolved_at"`
+
+	Again bool `json:"-"` // to Open: it is new trouble also when the same subject had trouble that is resolved
 }
 
 // Store reads and writes exceptions.
@@ -67,22 +75,20 @@ type Store struct {
 	Now     func() time.Time
 }
 
-// Open records trouble in the caller's transaction, and raises the alarm. Trouble that has a row already gets no second one.
+// Open records trouble in the caller's transaction, and raises the alarm. Trouble that has a row already gets no second one; if it
+// comes again after it was resolved, its row is opened again.
 func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
-	var id int64
-	err := tx.QueryRowContext(ctx, `SELECT id FROM t_exception WHERE kind = ? AND subject = ?`, e.Kind, e.Subject).Scan(&id)
-	if err == nil {
+	var status int
+	err := tx.QueryRowContext(ctx, `SELECT status FROM t_exception WHERE kind = ? AND subject = ?`, e.Kind, e.Subject).Scan(&status)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		err = s.insert(ctx, tx, e)
+	case err == nil && e.Again && status == statusResolved:
+		_, err = tx.ExecContext(ctx, `
+			UPDATE t_exception SET status = ?, detail = ?, resolution = '', resolved_by = 0, resolve_time = NULL WHERE kind = ? AND subject = ?`,
+			statusOpen, cut(e.Detail), e.Kind, e.Subject)
+	case err == nil:
 		return nil
-	}
-	if !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("look for exception: %w", err)
-	}
-	_, err = tx.ExecContext(ctx, `
-		INSERT INTO t_exception (kind, subject, order_no, channel, amount, currency, detail, blocks_order, status, create_time)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, cut(e.Detail), e.BlocksOrder, statusOpen, s.Now())
-	if mysqldb.IsDuplicate(err, "uk_kind_subject") {
-		return fmt.Errorf("exception %s %s was opened meanwhile: %w", e.Kind, e.Subject, mysqldb.ErrStale)
 	}
 	if err != nil {
 		return fmt.Errorf("open exception: %w", err)
@@ -90,6 +96,17 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	s.Metrics.ExceptionOpened(string(e.Kind))
 	web.Log(ctx).Error("needs a person", "kind", e.Kind, "subject", e.Subject, "order_no", e.OrderNo, "amount", e.Amount, "currency", e.Currency)
 	return nil
+}
+
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, e Exception) error {
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO t_exception (kind, subject, order_no, channel, amount, currency, detail, blocks_order, status, create_time)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, cut(e.Detail), e.BlocksOrder, statusOpen, s.Now())
+	if mysqldb.IsDuplicate(err, "uk_kind_subject") {
+		err = fmt.Errorf("exception %s %s was opened meanwhile: %w", e.Kind, e.Subject, mysqldb.ErrStale)
+	}
+	return err
 }
 
 // maxDetail is the column's width in characters.
@@ -163,25 +180,43 @@ func (s *Store) List(ctx context.Context, status string, page web.Page) ([]Excep
 	return list, nil
 }
 
-// Resolve closes an exception in the caller's transaction, and reports whether it did: resolving a resolved one changes nothing
-// and is no error, the first resolution stands.
-func (s *Store) Resolve(ctx context.Context, tx *sql.Tx, id int64, by auth.Caller, resolution string) (e Exception, resolved bool, err error) {
-	res, err := tx.ExecContext(ctx, `
+// Resolve closes an exception in the caller's transaction. Resolving a resolved one changes nothing and is no error: the first
+// resolution stands.
+func (s *Store) Resolve(ctx context.Context, tx *sql.Tx, id int64, by auth.Caller, resolution string) (Exception, error) {
+	resolved, err := mysqldb.Matched(tx.ExecContext(ctx, `
 		UPDATE t_exception SET status = ?, resolution = ?, resolved_by = ?, resolve_time = ? WHERE id = ? AND status = ?`,
-		statusResolved, resolution, by.UserID, s.Now(), id, statusOpen)
+		statusResolved, resolution, by.UserID, s.Now(), id, statusOpen))
 	if err != nil {
-		return Exception{}, false, fmt.Errorf("resolve exception: %w", err)
+		return Exception{}, fmt.Errorf("resolve exception: %w", err)
 	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		return Exception{}, false, fmt.Errorf("resolve exception: %w", err)
-	}
-	e, err = scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_exception WHERE id = ?`, id))
+	e, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_exception WHERE id = ?`, id))
 	if errors.Is(err, sql.ErrNoRows) {
-		return Exception{}, false, apperr.New(apperr.NotFound, "exception_not_found", "There is no exception %d.", id)
+		return Exception{}, apperr.New(apperr.NotFound, "exception_not_found", "There is no exception %d.", id)
 	}
 	if err != nil {
-		return Exception{}, false, fmt.Errorf("read exception: %w", err)
+		return Exception{}, fmt.Errorf("read exception: %w", err)
 	}
-	return e, n == 1, nil
+	if resolved {
+		err = audit.Write(ctx, tx, by, "exception.resolve", fmt.Sprintf("exception:%d", id), string(e.Kind)+": "+resolution, s.Now())
+	}
+	return e, err
+}
+
+// ResolveSubject closes the trouble with a subject in the caller's transaction, if there is any that is open: what caused it has
+// been put right elsewhere, and is recorded there.
+func (s *Store) ResolveSubject(ctx context.Context, tx *sql.Tx, kind Kind, subject string, by auth.Caller, resolution string) error {
+	var id int64
+	err := tx.QueryRowContext(ctx, `SELECT id FROM t_exception WHERE kind = ? AND subject = ?`, kind, subject).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `
+			UPDATE t_exception SET status = ?, resolution = ?, resolved_by = ?, resolve_time = ? WHERE id = ? AND status = ?`,
+			statusResolved, cut(resolution), by.UserID, s.Now(), id, statusOpen)
+	}
+	if err != nil {
+		return fmt.Errorf("resolve exception %s %s: %w", kind, subject, err)
+	}
+	return nil
 }

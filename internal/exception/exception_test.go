@@ -103,7 +103,7 @@ func TestAnOrderIsBlockedUntilAPersonHasResolved(t *testing.T) {
 	}
 	resolve := func(id, by int64, text string) (e Exception, err error) {
 		err = s.DB.InTx(t.Context(), func(tx *sql.Tx) error {
-			e, _, err = s.Resolve(t.Context(), tx, id, auth.Caller{UserID: by, Ops: true}, text)
+			e, err = s.Resolve(t.Context(), tx, id, auth.Caller{UserID: by, Ops: true}, text)
 			return err
 		})
 		return e, err
@@ -123,5 +123,17 @@ func TestAnOrderIsBlockedUntilAPersonHasResolved(t *testing.T) {
 	}
 	if err := open(t, s, trouble("R1")); err != nil || blocked("O1") {
 		t.Errorf("the resolved trouble is met again: %v, blocked %v; want it to stay resolved", err, blocked("O1"))
+	}
+	alarms := testutil.ToFloat64(s.Metrics.Exceptions(string(UnknownRefund)))
+	again := trouble("R1")
+	again.Again, again.Detail = true, "once more"
+	for range 2 {
+		if err := open(t, s, again); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := list(t, s, "open")[1]
+	if raised := testutil.ToFloat64(s.Metrics.Exceptions(string(UnknownRefund))) - alarms; raised != 1 || e.Detail != "once more" || e.Resolution != "" || e.ResolvedBy != 0 || e.ResolvedAt != nil {
+		t.Errorf("new trouble of a resolved subject: %v alarms, %+v; want its row open again, and one alarm", raised, e)
 	}
 }

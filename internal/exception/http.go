@@ -63,7 +63,7 @@ func (h *HTTP) Resolve(r *http.Request) (web.Answer, error) {
 	}
 	ctx := r.Context()
 	return h.Keys.Once(ctx, key, func(tx *sql.Tx) (web.Answer, error) {
-		e, _, err := h.Store.Resolve(ctx, tx, id, auth.From(ctx), req.Resolution)
+		e, err := h.Store.Resolve(ctx, tx, id, auth.From(ctx), req.Resolution)
 		if err != nil {
 			return web.Answer{}, err
 		}

@@ -30,8 +30,9 @@ type Key struct {
 	Operation   string // e.g. "order.create", for metrics and people
 	Fingerprint string // what the request was; see fingerprint
 
-	owner string        // this run; only it may finish what it began
-	keep  time.Duration // how long the answer can be replayed; 0: the store's retention
+	owner   string        // this run; only it may finish what it began
+	keep    time.Duration // how long the answer can be replayed; 0: the store's retention
+	derived time.Duration // the window of a key that was derived; 0: it was sent
 }
 
 // MoneyRetention is how long answers of payments and refunds can be replayed: disputes and reconciliations look back a month
@@ -72,7 +73,10 @@ func Optional(r *http.Request, operation string, body []byte) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	return Key{Caller: auth.From(r.Context()).UserID, Value: value, Operation: operation, Fingerprint: print, owner: newOwner()}, nil
+	return Key{
+		Caller: auth.From(r.Context()).UserID, Value: value, Operation: operation, Fingerprint: print,
+		owner: newOwner(), derived: derivedFor(r.Context()),
+	}, nil
 }
 
 // ParseValue checks the header's lines: one line, bare or in one pair of double quotes (the draft's form), 20 to 255 of

@@ -115,7 +115,7 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, k.owner, now.Add(s.Lease), now, now.Add(max(k.keep, s.Retention)))
+		k.Caller, k.Value, k.Operation, k.Fingerprint, stateInProgress, k.owner, now.Add(s.Lease), now, now.Add(s.retention(k)))
 	if mysqldb.IsDuplicate(err, "uk_caller_key") {
 		return ErrTaken
 	}
@@ -127,6 +127,14 @@ func (s *Store) Begin(ctx context.Context, tx *sql.Tx, k Key) error {
 		return fmt.Errorf("claim idempotency key: %w", err)
 	}
 	return nil
+}
+
+// retention is how long a record is kept: under a derived key for its window, but never shorter than its run may take.
+func (s *Store) retention(k Key) time.Duration {
+	if k.derived > 0 {
+		return max(k.derived, s.Lease)
+	}
+	return max(k.keep, s.Retention)
 }
 
 // Finish stores the answer, in the transaction of the effect. ErrTaken: this run was presumed dead and another has the key;

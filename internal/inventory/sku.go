@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
+	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/mysqldb"
 )
@@ -68,6 +70,11 @@ func (d Definition) Check() error {
 	return nil
 }
 
+// String shows what can be changed later, for the audit.
+func (d Definition) String() string { return fmt.Sprintf("%q at %d %s", d.Title, d.Price, d.Currency) }
+
+func skuSubject(id int64) string { return fmt.Sprintf("sku:%d", id) }
+
 // Service is the operator's side of the inventory.
 type Service struct {
 	DB  *mysqldb.DB
@@ -82,12 +89,19 @@ func (s *Service) Put(ctx context.Context, id int64, d Definition) (sku SKU, cre
 		if err := insertSKU(ctx, tx, id, d, now); err != nil {
 			return err
 		}
-		return move(ctx, tx, movement{
-			cause: fmt.Sprintf("sku:%d", id), kind: Initial, sku: id, delta: delta{available: d.Stock}, reason: "first stock",
-		}, now)
+		first := movement{cause: skuSubject(id), kind: Initial, sku: id, delta: delta{available: d.Stock}, reason: "first stock"}
+		if err := move(ctx, tx, first, now); err != nil {
+			return err
+		}
+		return audit.Write(ctx, tx, auth.From(ctx), "sku.create", skuSubject(id), d.String(), now)
 	})
 	if mysqldb.IsDuplicate(err, "PRIMARY") {
-		err = s.DB.InTx(ctx, func(tx *sql.Tx) error { return renameSKU(ctx, tx, id, d, s.Now()) })
+		err = s.DB.InTx(ctx, func(tx *sql.Tx) error {
+			if err := renameSKU(ctx, tx, id, d, s.Now()); err != nil {
+				return err
+			}
+			return audit.Write(ctx, tx, auth.From(ctx), "sku.change", skuSubject(id), d.String(), s.Now())
+		})
 	} else {
 		created = err == nil
 	}
@@ -106,6 +120,9 @@ func (s *Service) Adjust(ctx context.Context, tx *sql.Tx, id, n int64, cause, re
 	}
 	m := movement{cause: cause, kind: Adjust, sku: id, delta: delta{available: n}, reason: reason}
 	if err := move(ctx, tx, m, s.Now()); err != nil {
+		return Movement{}, err
+	}
+	if err := audit.Write(ctx, tx, auth.From(ctx), "stock.move", skuSubject(id), fmt.Sprintf("%+d: %s", n, reason), s.Now()); err != nil {
 		return Movement{}, err
 	}
 	sku, err := Get(ctx, tx, id)

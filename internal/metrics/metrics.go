@@ -2,10 +2,13 @@
 package metrics
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // What a guard did with a request. Outcomes are the second half of every guard's story: how often it was asked, and how
@@ -31,6 +34,7 @@ type Metrics struct {
 	channelDown *prometheus.GaugeVec
 	jobFailures *prometheus.CounterVec
 	refused     *prometheus.CounterVec
+	outboxAge   prometheus.Gauge
 }
 
 // New registers everything once.
@@ -69,12 +73,16 @@ func New() *Metrics {
 			Name: "job_failures_total",
 			Help: "Rounds of background jobs that ended with an error or a panic, by job.",
 		}, []string{"job"}),
+		outboxAge: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "outbox_oldest_unsent_seconds",
+			Help: "Age of the oldest message that no relay has sent; 0 when all are sent. A rise is a broker that is down.",
+		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "notices_refused_total",
 			Help: "Channels' notices that were not taken in, by channel and reason. A rise of signature_stale is a clock that is off.",
 		}, []string{"channel", "reason"}),
 	}
-	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency, m.exceptions, m.channelDown, m.jobFailures, m.refused,
+	m.Registry.MustRegister(m.guardHits, m.lockWait, m.txRetries, m.httpLatency, m.exceptions, m.channelDown, m.jobFailures, m.refused, m.outboxAge,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -87,6 +95,34 @@ func (m *Metrics) GuardHit(guard, operation, outcome string) {
 // GuardHits gives the counter behind GuardHit, for those who show or test it.
 func (m *Metrics) GuardHits(guard, operation, outcome string) prometheus.Counter {
 	return m.guardHits.WithLabelValues(guard, operation, outcome)
+}
+
+// GuardCount is how often a guard came to an outcome in this process.
+type GuardCount struct {
+	Guard, Operation, Outcome string
+	Count                     int64
+}
+
+// GuardCounts lists what the guards did so far, in the order of their names.
+func (m *Metrics) GuardCounts() []GuardCount {
+	found := make(chan prometheus.Metric)
+	go func() { m.guardHits.Collect(found); close(found) }()
+	var counts []GuardCount
+	for c := range found {
+		var d dto.Metric
+		if c.Write(&d) != nil {
+			continue // a counter cannot fail to show itself
+		}
+		labels := make(map[string]string, 3)
+		for _, l := range d.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		counts = append(counts, GuardCount{labels["guard"], labels["operation"], labels["outcome"], int64(d.GetCounter().GetValue())})
+	}
+	slices.SortFunc(counts, func(a, b GuardCount) int {
+		return cmp.Or(cmp.Compare(a.Guard, b.Guard), cmp.Compare(a.Operation, b.Operation), cmp.Compare(a.Outcome, b.Outcome))
+	})
+	return counts
 }
 
 // LockWaited records how long a request queued for a lock.
@@ -111,6 +147,9 @@ func (m *Metrics) ChannelDown(channel, calls string, down bool) {
 	}
 	m.channelDown.WithLabelValues(channel, calls).Set(value)
 }
+
+// OutboxAge says how old the oldest unsent message is.
+func (m *Metrics) OutboxAge(age time.Duration) { m.outboxAge.Set(age.Seconds()) }
 
 // JobFailed counts a round of a job that failed.
 func (m *Metrics) JobFailed(job string) { m.jobFailures.WithLabelValues(job).Inc() }

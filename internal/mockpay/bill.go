@@ -2,6 +2,7 @@ package mockpay
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/csv"
 	"encoding/hex"
@@ -34,12 +35,18 @@ const (
 // units and times in UTC; and GET /v1/bills/{date}.sha256: the hex SHA-256 of that file. The day of today is not complete.
 func (s *Server) getBill(w http.ResponseWriter, r *http.Request) {
 	date, wantHash := strings.CutSuffix(chi.URLParam(r, "date"), ".sha256")
-	body, err := s.bill(date, r.URL.Query().Get("merchant_id"))
+	s.mu.Lock()
+	fault := s.faults.Bill.take()
+	s.mu.Unlock()
+	body, err := s.bill(date, r.URL.Query().Get("merchant_id"), fault)
 	if err != nil {
 		web.Write(w, s.refused(r, err))
 		return
 	}
 	sum := sha256.Sum256(body)
+	if fault.WrongSHA {
+		sum = sha256.Sum256(nil)
+	}
 	hash := hex.EncodeToString(sum[:])
 	w.Header().Set("X-Channel-Timezone", billZone)
 	w.Header().Set("X-Content-SHA256", hash)
@@ -50,7 +57,10 @@ func (s *Server) getBill(w http.ResponseWriter, r *http.Request) {
 	web.Write(w, web.Answer{Status: http.StatusOK, ContentType: "text/csv; charset=utf-8; header=present", Body: body})
 }
 
-func (s *Server) bill(date, merchantID string) ([]byte, error) {
+func (s *Server) bill(date, merchantID string, fault BillFault) ([]byte, error) {
+	if fault.Status != 0 {
+		return nil, refuse(fault.Status, "fault", "This answer was asked for with PUT /v1/faults.")
+	}
 	zone := time.FixedZone(billZone, billZoneOffset)
 	if _, err := time.ParseInLocation(time.DateOnly, date, zone); err != nil {
 		return nil, refuse(http.StatusBadRequest, "field_invalid", "date is a day such as 2026-05-01.")
@@ -62,9 +72,20 @@ func (s *Server) bill(date, merchantID string) ([]byte, error) {
 		if e.At.In(zone).Format(time.DateOnly) != date || merchantID != "" && e.MerchantID != merchantID {
 			continue
 		}
-		lines = append(lines, []string{
+		number := cmp.Or(e.OutRefundNo, e.TradeNo)
+		if number == fault.Alter {
+			e.Amount++
+		}
+		line := []string{
 			e.Kind, e.TradeNo, e.OutTradeNo, e.OutRefundNo, strconv.FormatInt(int64(e.Amount), 10), string(e.Currency), e.At.Format(time.RFC3339Nano),
-		})
+		}
+		switch number {
+		case fault.Drop:
+		case fault.Repeat:
+			lines = append(lines, line, line)
+		default:
+			lines = append(lines, line)
+		}
 	}
 	if err := out.WriteAll(lines); err != nil {
 		return nil, fmt.Errorf("write bill: %w", err)

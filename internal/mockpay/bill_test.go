@@ -40,6 +40,40 @@ func TestABillHasTheMoneyOfTheChannelsDay(t *testing.T) {
 	}
 }
 
+// Each fault spoils what it names and nothing else; all but wrong_sha are hidden from the hash.
+func TestEveryBillCanBeSpoiled(t *testing.T) {
+	c := start(t)
+	a := c.paid("p-1", "")
+	want[Refund](c, 200, "POST", "/v1/refunds", refundBody("r-1", "p-1", "30", ""))
+	want[Refund](c, 200, "POST", "/v1/refunds/r-1/succeed", "")
+	const header, at = "kind,trade_no,out_trade_no,out_refund_no,amount,currency,occurred_at\n", ",CNY,2026-05-01T12:00:00Z\n"
+	pay, back := "payment,"+a.TradeNo+",p-1,,100"+at, "refund,"+a.TradeNo+",p-1,r-1,30"+at
+	for fault, bill := range map[string]string{
+		`{}`:                              pay + back,
+		`{"repeat":"` + a.TradeNo + `"}`:  pay + pay + back,
+		`{"repeat":"r-1"}`:                pay + back + back,
+		`{"drop":"` + a.TradeNo + `"}`:    back,
+		`{"drop":"r-1"}`:                  pay,
+		`{"alter":"` + a.TradeNo + `"}`:   "payment," + a.TradeNo + ",p-1,,101" + at + back,
+		`{"alter":"r-1","repeat":"p-1"}`:  pay + "refund," + a.TradeNo + ",p-1,r-1,31" + at,
+		`{"alter":"r-1","repeat":"r-1"}`:  pay + strings.Repeat("refund,"+a.TradeNo+",p-1,r-1,31"+at, 2),
+		`{"drop":"r-1","repeat":"other"}`: pay,
+	} {
+		want[Faults](c, 200, "PUT", "/v1/faults", `{"bill":`+fault+`}`)
+		wantBill(t, c, "2026-05-01", header+bill)
+	}
+	want[Faults](c, 200, "PUT", "/v1/faults", `{"bill":{"status":503,"times":2}}`)
+	c.refused(503, "fault", "GET", "/v1/bills/2026-05-01", "")
+	c.refused(503, "fault", "GET", "/v1/bills/2026-05-01.sha256", "")
+	wantBill(t, c, "2026-05-01", header+pay+back)
+	want[Faults](c, 200, "PUT", "/v1/faults", `{"bill":{"wrong_sha":true,"times":1}}`)
+	body, h := get(t, c.url+"/v1/bills/2026-05-01")
+	if sum := sha256.Sum256([]byte(body)); body != header+pay+back || h.Get("X-Content-SHA256") == hex.EncodeToString(sum[:]) {
+		t.Errorf("%q has the hash %s", body, h.Get("X-Content-SHA256"))
+	}
+	wantBill(t, c, "2026-05-01", header+pay+back)
+}
+
 func wantBill(t *testing.T, c *channel, date, want string) {
 	t.Helper()
 	got, header := get(t, c.url+"/v1/bills/"+date)

@@ -16,6 +16,7 @@ type Faults struct {
 	Refund       CallFault   `json:"refund"`         // POST /v1/refunds
 	RefundQuery  CallFault   `json:"refund_query"`   // GET /v1/refunds/{out_refund_no}
 	Notices      NoticeFault `json:"notices"`        // every notice
+	Bill         BillFault   `json:"bill"`           // GET /v1/bills/{date} and its .sha256
 	RefundMode   string      `json:"refund_mode"`    // "manual": a new refund waits for succeed or fail; "auto": it succeeds by itself
 	AutoRefundMS int64       `json:"auto_refund_ms"` // after this, if "auto"
 }
@@ -43,6 +44,17 @@ type NoticeFault struct {
 	Reorder bool  `json:"reorder"`  // hold a notice back until the next one, of whatever trade, has been sent
 	Lose    bool  `json:"lose"`     // do not deliver it
 	Times   int   `json:"times"`    // for so many notices; 0: until it is cleared
+}
+
+// BillFault spoils bills. Lines are named by their trade_no or, of a refund, by its out_refund_no. The hash is that of the spoiled
+// bill, so that only wrong_sha is found out by it.
+type BillFault struct {
+	Status   int    `json:"status"`    // this answer instead of a bill: 5xx a failure, 4xx a refusal
+	WrongSHA bool   `json:"wrong_sha"` // the hash is another file's
+	Repeat   string `json:"repeat"`    // this line stands there twice
+	Drop     string `json:"drop"`      // this line is missing
+	Alter    string `json:"alter"`     // this line's amount is one more
+	Times    int    `json:"times"`     // for so many calls; 0: until it is cleared
 }
 
 const (
@@ -105,6 +117,17 @@ func (f *NoticeFault) take() NoticeFault {
 	return taken
 }
 
+// take returns the fault for this bill and counts it.
+func (f *BillFault) take() BillFault {
+	taken := *f
+	if f.Times == 1 {
+		*f = BillFault{}
+	} else if f.Times > 1 {
+		f.Times--
+	}
+	return taken
+}
+
 func (f *Faults) check() error {
 	for name, c := range map[string]CallFault{"charge": f.Charge, "query": f.Query, "close": f.Close, "refund": f.Refund, "refund_query": f.RefundQuery} {
 		outcomes := 0
@@ -126,6 +149,8 @@ func (f *Faults) check() error {
 	switch {
 	case n.DelayMS < 0 || n.DelayMS > maxDelayMS || n.Times < 0 || n.Repeat < 0 || n.Repeat > maxRepeat:
 		return refuse(http.StatusBadRequest, "fault_invalid", "notices: delay_ms is from 0 to %d, repeat from 0 to %d, times is not negative.", maxDelayMS, maxRepeat)
+	case f.Bill.Status != 0 && (f.Bill.Status < 400 || f.Bill.Status > 599) || f.Bill.Times < 0:
+		return refuse(http.StatusBadRequest, "fault_invalid", "bill: status is from 400 to 599, times is not negative.")
 	case f.RefundMode != RefundManual && f.RefundMode != RefundAuto:
 		return refuse(http.StatusBadRequest, "fault_invalid", "refund_mode is manual or auto.")
 	case f.AutoRefundMS < 0 || f.AutoRefundMS > maxDelayMS:

@@ -161,6 +161,10 @@ func TestBadFaultsAreRefusedAsAWhole(t *testing.T) {
 		`{"notices":{"repeat":-1}}`:                         "fault_invalid",
 		`{"notices":{"repeat":1001}}`:                       "fault_invalid",
 		`{"notices":{"delay_ms":600001}}`:                   "fault_invalid",
+		`{"bill":{"status":399}}`:                           "fault_invalid",
+		`{"bill":{"status":600}}`:                           "fault_invalid",
+		`{"bill":{"times":-1}}`:                             "fault_invalid",
+		`{"bill":{"drop":true}}`:                            "body_invalid",
 		`{"refund_mode":"later"}`:                           "fault_invalid",
 		`{"auto_refund_ms":-1}`:                             "fault_invalid",
 		`{"pay":{}}`:                                        "body_invalid",
@@ -183,7 +187,8 @@ func TestTheNamesOfTheFaults(t *testing.T) {
 	c := start(t)
 	call := `{"delay_ms":1,"drop_after":false,"status":0,"status_after":500,"times":2}`
 	body := `{"charge":` + call + `,"query":` + call + `,"close":` + call + `,"refund":` + call + `,"refund_query":` + call +
-		`,"notices":{"repeat":3,"delay_ms":4,"reorder":true,"lose":true,"times":5},"refund_mode":"auto","auto_refund_ms":6}`
+		`,"notices":{"repeat":3,"delay_ms":4,"reorder":true,"lose":true,"times":5},` +
+		`"bill":{"status":503,"wrong_sha":true,"repeat":"T1","drop":"T2","alter":"r-1","times":7},"refund_mode":"auto","auto_refund_ms":6}`
 	_, got := c.send("PUT", "/v1/faults", body)
 	if !json.Valid(got) || strings.TrimSpace(string(got)) != body {
 		t.Errorf("got  %s\nwant %s", got, body)

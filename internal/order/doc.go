@@ -10,7 +10,7 @@
 //	3 lock              repeats of one action queue instead of racing
 //	4 key record        twins that raced past all this: one commits, the others replay
 //	5 uk_biz_token      the same action under other keys and tokens: one row
-//	6 stock             a conditional update and a movement row that a cause can write once
+//	6 stock, coupon     conditional updates, and a movement row that a cause can write once
 //
 // 1 to 3 save work and answer nicely; 4 to 6 decide. Redis may be down or every upper guard switched off: 5 and 6 hold.
 //

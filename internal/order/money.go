@@ -60,20 +60,21 @@ func (s *Service) StartRefund(ctx context.Context, tx *sql.Tx, orderNo, refund s
 	return err
 }
 
-// CountRefund adds what a refund gave back (or takes it off again, amount < 0). When all of it is back the order is REFUNDED.
-func (s *Service) CountRefund(ctx context.Context, tx *sql.Tx, orderNo string, amount int64, refund string) error {
+// CountRefund adds what a refund gave back (or takes it off again, amount < 0), and returns how the order's money stands then.
+// When all of it is back the order is REFUNDED.
+func (s *Service) CountRefund(ctx context.Context, tx *sql.Tx, orderNo string, amount int64, refund string) (Money, error) {
 	if err := addRefunded(ctx, tx, orderNo, amount, s.Now()); err != nil {
-		return err
+		return Money{}, err
 	}
 	o, err := Get(ctx, tx, orderNo)
 	if err != nil {
-		return err
+		return Money{}, err
 	}
 	if o.RefundedAmount != o.Amount || o.Status != Refunding {
-		return nil
+		return o.Money(), nil
 	}
 	_, _, err = s.Apply(ctx, tx, orderNo, Move{To: Refunded, From: []Status{Refunding}, Cause: refund + ":done", Actor: "system:payment"})
-	return err
+	return o.Money(), err
 }
 
 // RefundFailed brings an order whose money was all on its way back to where it stood: some of it stays.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/grant"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mysqldb"
@@ -103,7 +104,7 @@ func (s *Service) notMoved(ctx context.Context, tx *sql.Tx, o Order, m Move) (Or
 		At(apperr.LayerState).With("order_status", o.Status)
 }
 
-// owe writes what every move owes: its history row, its effect on the stock, its message.
+// owe writes what every move owes: its history row, its effect on the stock and on the coupon, its message.
 func (s *Service) owe(ctx context.Context, tx *sql.Tx, o Order, from *Status, cause, actor string) error {
 	now := s.Now()
 	if err := insertHistory(ctx, tx, o, from, cause, actor, now); err != nil {
@@ -115,8 +116,13 @@ func (s *Service) owe(ctx context.Context, tx *sql.Tx, o Order, from *Status, ca
 			return err
 		}
 	}
+	if o.CouponNo != "" {
+		if err := moveCoupon(ctx, tx, o, from, now); err != nil {
+			return err
+		}
+	}
 	return outbox.Add(ctx, tx, outbox.Message{
-		ID: messageID(o.OrderNo, o.Version), Topic: topic(from, o.Status), Key: o.OrderNo, Version: o.Version, Payload: o.view(),
+		ID: messageID(o.OrderNo, o.Version), Topic: topic(from, o.Status), Key: o.OrderNo, Version: o.Version, Payload: o.message(),
 	}, now)
 }
 
@@ -133,6 +139,25 @@ func stockEffect(from *Status, to Status) (inventory.Kind, bool) {
 		return inventory.Release, true
 	default:
 		return "", false
+	}
+}
+
+// moveCoupon uses the order's coupon when the order begins, and gives it back when it ends without a sale. When a full refund
+// is undone the order lives again: it takes its coupon back, or keeps its discount without one if another order has it by now.
+func moveCoupon(ctx context.Context, tx *sql.Tx, o Order, from *Status, now time.Time) error {
+	switch {
+	case from == nil:
+		return grant.Use(ctx, tx, o.UserID, o.CouponNo, o.OrderNo, now)
+	case o.Status.EndedWithoutSale():
+		return grant.GiveBack(ctx, tx, o.CouponNo, o.OrderNo, now)
+	case from.EndedWithoutSale():
+		taken, err := grant.TakeBack(ctx, tx, o.CouponNo, o.OrderNo, now)
+		if err != nil || taken {
+			return err
+		}
+		return loseCoupon(ctx, tx, o.OrderNo, now)
+	default:
+		return nil
 	}
 }
 

@@ -25,6 +25,7 @@ type Order struct {
 	Discount       money.Amount
 	CouponNo       string
 	RefundedAmount money.Amount
+	RefundSeq      int // counts the changes of RefundedAmount
 	Currency       money.Currency
 	ExpiresAt      time.Time
 	PaidAt         *time.Time
@@ -57,6 +58,37 @@ func (o Order) view() view {
 		Amount: o.Amount, Discount: o.Discount, Currency: o.Currency, Status: o.Status, Version: o.Version,
 		ExpiresAt: o.ExpiresAt, CreatedAt: o.CreatedAt, PaidAt: o.PaidAt, RefundedAmount: o.RefundedAmount,
 	}
+}
+
+// Money says how an order's money stands, for messages. Of two that speak of one order, the one with the greater RefundSeq is
+// newer, whichever comes first.
+type Money struct {
+	UserID    int64        `json:"user_id"`
+	Paid      money.Amount `json:"paid"`       // minor units that paid the order; 0 before
+	Refunded  money.Amount `json:"refunded"`   // what of it has gone back so far
+	RefundSeq int          `json:"refund_seq"` // counts the changes of Refunded
+}
+
+// Money returns how the order's money stands.
+func (o Order) Money() Money {
+	m := Money{UserID: o.UserID, Refunded: o.RefundedAmount, RefundSeq: o.RefundSeq}
+	if o.PaidAt != nil {
+		m.Paid = o.Amount
+	}
+	return m
+}
+
+// message is the payload of an order's messages: the order as clients see it, and its money.
+type message struct {
+	view
+	Paid      money.Amount `json:"paid"`
+	Refunded  money.Amount `json:"refunded"`
+	RefundSeq int          `json:"refund_seq"`
+}
+
+func (o Order) message() message {
+	m := o.Money()
+	return message{o.view(), m.Paid, m.Refunded, m.RefundSeq}
 }
 
 func orNull(s string) *string {

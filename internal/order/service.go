@@ -10,11 +10,14 @@ import (
 
 	"example.com/oncepay/internal/activity"
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/exception"
+	"example.com/oncepay/internal/grant"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/inventory"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/token"
 	"example.com/oncepay/internal/web"
@@ -55,7 +58,7 @@ const opCreate = "order.create"
 // Create makes the order of one business action, once. The answer is 201 with the order; the same action again gets the
 // same order, the same request under the same key the same bytes.
 //
-// Errors: Conflict out_of_stock, activity_not_running, token_spent, order_differs; NotFound sku_not_found,
+// Errors: Conflict out_of_stock, activity_not_running, coupon_used, coupon_void, token_spent, order_differs; NotFound sku_not_found,
 // activity_not_found, coupon_not_found; KeyReused; InProgress when a twin is still at work; Unavailable when the outcome is
 // not known. Whatever is not a decision of the business leaves the key and the token usable.
 func (s *Service) Create(ctx context.Context, in CreateInput) (web.Answer, error) {
@@ -110,7 +113,7 @@ func (s *Service) createOnce(ctx context.Context, in CreateInput) (web.Answer, e
 		if err := insert(ctx, tx, o); err != nil {
 			return err
 		}
-		// Guard 6: stock, by a conditional update and a movement row; with it history and message.
+		// Guard 6: stock and coupon, by conditional updates; with them history and message.
 		if err := s.owe(ctx, tx, o, nil, causeCreate, actor(o)); err != nil {
 			return err
 		}
@@ -162,8 +165,12 @@ func (s *Service) draft(ctx context.Context, tx *sql.Tx, in CreateInput) (Order,
 			return Order{}, err
 		}
 	}
+	discount := money.Amount(0)
 	if in.CouponNo != "" {
-		return Order{}, apperr.New(apperr.NotFound, "coupon_not_found", "You have no coupon %s.", in.CouponNo)
+		if discount, err = grant.Discount(ctx, tx, in.UserID, in.CouponNo); err != nil {
+			return Order{}, err
+		}
+		discount = min(discount, amount)
 	}
 	orderNo, err := s.NewOrderNo()
 	if err != nil {
@@ -171,7 +178,8 @@ func (s *Service) draft(ctx context.Context, tx *sql.Tx, in CreateInput) (Order,
 	}
 	return Order{
 		OrderNo: orderNo, UserID: in.UserID, SKUID: in.SKUID, ActivityID: in.ActivityID, Attempt: attempt,
-		BizToken: in.bizToken(attempt), Status: Init, Version: 1, Quantity: in.Quantity, Amount: amount, Currency: sku.Currency,
+		BizToken: in.bizToken(attempt), Status: Init, Version: 1, Quantity: in.Quantity, Amount: amount - discount,
+		Discount: discount, CouponNo: in.CouponNo, Currency: sku.Currency,
 		ExpiresAt: now.Add(s.PayTimeout), CreatedAt: now,
 	}, nil
 }
@@ -287,7 +295,10 @@ func (s *Service) step(ctx context.Context, tx *sql.Tx, orderNo string, m Move, 
 	if err != nil {
 		return Order{}, err
 	}
-	o, _, err = s.Apply(ctx, tx, o.OrderNo, m)
+	o, outcome, err := s.Apply(ctx, tx, o.OrderNo, m)
+	if err == nil && outcome == Applied && by.Ops {
+		err = audit.Write(ctx, tx, by, "order."+m.Cause, "order:"+orderNo, "now "+o.Status.String(), s.Now())
+	}
 	return o, err
 }
 

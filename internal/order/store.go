@@ -12,7 +12,7 @@ import (
 )
 
 const columns = `id, order_no, user_id, sku_id, activity_id, attempt, biz_token, status, version, quantity, amount, discount,
-	coupon_no, refunded_amount, currency, expires_at, paid_at, create_time`
+	coupon_no, refunded_amount, refund_seq, currency, expires_at, paid_at, create_time`
 
 func scan(row mysqldb.Scanner) (Order, error) {
 	var (
@@ -20,7 +20,7 @@ func scan(row mysqldb.Scanner) (Order, error) {
 		paid sql.NullTime
 	)
 	err := row.Scan(&o.ID, &o.OrderNo, &o.UserID, &o.SKUID, &o.ActivityID, &o.Attempt, &o.BizToken, &o.Status, &o.Version,
-		&o.Quantity, &o.Amount, &o.Discount, &o.CouponNo, &o.RefundedAmount, &o.Currency, &o.ExpiresAt, &paid, &o.CreatedAt)
+		&o.Quantity, &o.Amount, &o.Discount, &o.CouponNo, &o.RefundedAmount, &o.RefundSeq, &o.Currency, &o.ExpiresAt, &paid, &o.CreatedAt)
 	if paid.Valid {
 		o.PaidAt = &paid.Time
 	}
@@ -157,13 +157,22 @@ func claimClose(ctx context.Context, db *mysqldb.DB, d Due, next time.Time) (boo
 	return claimed, nil
 }
 
-// addRefunded adds to what has gone back; the sum stays between nothing and what was paid.
+// addRefunded adds to what has gone back, and counts that it changed; the sum stays between nothing and what was paid.
 func addRefunded(ctx context.Context, tx *sql.Tx, orderNo string, amount int64, now time.Time) error {
 	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `
-		UPDATE t_order SET refunded_amount = refunded_amount + ?, update_time = ?
+		UPDATE t_order SET refunded_amount = refunded_amount + ?, refund_seq = refund_seq + 1, update_time = ?
 		WHERE order_no = ? AND refunded_amount + ? BETWEEN 0 AND amount`, amount, now, orderNo, amount))
 	if err != nil {
 		return fmt.Errorf("count refund of order %s: %w", orderNo, err)
+	}
+	return nil
+}
+
+// loseCoupon takes a coupon that is another order's by now off an order.
+func loseCoupon(ctx context.Context, tx *sql.Tx, orderNo string, now time.Time) error {
+	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_order SET coupon_no = '', update_time = ? WHERE order_no = ?`, now, orderNo))
+	if err != nil {
+		return fmt.Errorf("take the coupon off order %s: %w", orderNo, err)
 	}
 	return nil
 }

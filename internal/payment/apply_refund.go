@@ -9,6 +9,7 @@ import (
 	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/ledger"
 	"example.com/oncepay/internal/mysqldb"
+	"example.com/oncepay/internal/order"
 	"example.com/oncepay/internal/outbox"
 )
 
@@ -143,6 +144,15 @@ func (s *Service) move(ctx context.Context, tx *sql.Tx, r Refund, from, to Refun
 	return nil
 }
 
+// refundMessage is the payload of a refund's messages: the refund as clients see it, and how its order's money stands with it.
+type refundMessage struct {
+	refundView
+	order.Money
+}
+
+// noOrderMoney is the RefundSeq of a refund that returns money which never paid an order: it changes nothing of the order's.
+const noOrderMoney = -1
+
 // bookRefund writes what a refund's success owes (amount > 0), or what taking it back does (amount < 0): the attempt's sum, the
 // order's, the posting and the message.
 func (s *Service) bookRefund(ctx context.Context, tx *sql.Tx, r Refund, amount int64, kind string) error {
@@ -154,10 +164,10 @@ func (s *Service) bookRefund(ctx context.Context, tx *sql.Tx, r Refund, amount i
 	if err != nil {
 		return err
 	}
-	account := ledger.Suspense
+	account, m := ledger.Suspense, order.Money{UserID: r.UserID, RefundSeq: noOrderMoney}
 	if paid {
 		account = ledger.Sales
-		if err := s.Orders.CountRefund(ctx, tx, r.OrderNo, amount, refundCause(r.RefundNo)); err != nil {
+		if m, err = s.Orders.CountRefund(ctx, tx, r.OrderNo, amount, refundCause(r.RefundNo)); err != nil {
 			return err
 		}
 	}
@@ -172,5 +182,7 @@ func (s *Service) bookRefund(ctx context.Context, tx *sql.Tx, r Refund, amount i
 	if err := ledger.Post(ctx, tx, t, now); err != nil {
 		return err
 	}
-	return outbox.Add(ctx, tx, outbox.Message{ID: refundMessageID(r.RefundNo, event), Topic: event, Key: r.OrderNo, Payload: r.view()}, now)
+	return outbox.Add(ctx, tx, outbox.Message{
+		ID: refundMessageID(r.RefundNo, event), Topic: event, Key: r.OrderNo, Version: m.RefundSeq, Payload: refundMessage{r.view(), m},
+	}, now)
 }

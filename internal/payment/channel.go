@@ -31,10 +31,21 @@ type Channel interface {
 	ParseNotice(body []byte) (Notice, error)
 	// Acknowledge is the answer, byte for byte, that stops the channel from sending a notice again.
 	Acknowledge() Acknowledgement
+	// Bill returns the channel's own account of one of its days, such as 2026-05-01, checked against the hash that the channel
+	// gives for it. ErrBillChecksum and ErrBillUnreadable: there is a bill that nothing may be concluded from.
+	Bill(ctx context.Context, day string) (Bill, error)
+	// Zone is where the channel's days begin and end.
+	Zone() *time.Location
 }
 
 // ErrNotThere: the channel knows no trade or refund under this number.
 var ErrNotThere = errors.New("payment: the channel knows no such number")
+
+// ErrBillChecksum: the bytes of a bill are not those that the channel's hash is of.
+var ErrBillChecksum = errors.New("payment: the bill is not what its hash says")
+
+// ErrBillUnreadable: something in a bill cannot be read for certain, so that none of it is.
+var ErrBillUnreadable = errors.New("payment: the bill cannot be read")
 
 // Refused is a channel's definite no: nothing happened there, and the same request would be refused again.
 type Refused struct{ Code, Detail string }
@@ -96,6 +107,35 @@ type Acknowledgement struct {
 	Status      int
 	ContentType string
 	Body        string
+}
+
+// BillKind is what a line of a bill is about.
+type BillKind string
+
+// The kinds of lines. A reversal takes back a refund that had succeeded.
+const (
+	BillPayment  BillKind = "payment"
+	BillRefund   BillKind = "refund"
+	BillReversal BillKind = "refund_reversal"
+)
+
+// Bill is the money that moved on one of a channel's days.
+type Bill struct {
+	Day    string
+	Raw    []byte // as it came
+	SHA256 string // in hex, as the channel says and Raw has
+	Lines  []BillLine
+}
+
+// BillLine is one movement of money.
+type BillLine struct {
+	Kind     BillKind
+	TradeNo  string
+	PayNo    string // the channel's out_trade_no
+	RefundNo string // the channel's out_refund_no; "" on a payment
+	Amount   money.Amount
+	Currency money.Currency
+	At       time.Time // by the channel's clock
 }
 
 // Channels are the channels we have, by name.

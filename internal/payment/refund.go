@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"example.com/oncepay/internal/apperr"
+	"example.com/oncepay/internal/audit"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/idemkey"
@@ -100,6 +101,9 @@ func (s *Service) accept(ctx context.Context, tx *sql.Tx, in RefundInput) (Refun
 			return Refund{}, err
 		}
 	}
+	if in.By.Ops {
+		return r, audit.Write(ctx, tx, in.By, opRefund, "refund:"+r.RefundNo, fmt.Sprintf("%d %s of order %s: %s", r.Amount, r.Currency, r.OrderNo, r.Reason), s.Now())
+	}
 	return r, nil
 }
 
@@ -167,8 +171,13 @@ func (s *Service) ReturnHeld(ctx context.Context, tx *sql.Tx, e exception.Except
 	if !ok { // somebody returned it between reading and reserving
 		return mysqldb.ErrStale
 	}
-	return insertRefund(ctx, tx, Refund{
+	err = insertRefund(ctx, tx, Refund{
 		RefundNo: heldRefundNo(e.ID), OrderNo: t.OrderNo, UserID: p.UserID, PayNo: t.PayNo, Channel: t.Channel, TradeNo: t.TradeNo,
 		Amount: t.Amount, Currency: t.Currency, Reason: "returned by an operator: " + string(e.Kind), Auto: true,
 	}, s.Now())
+	if err != nil {
+		return err
+	}
+	return audit.Write(ctx, tx, auth.From(ctx), "exception.return_money", "refund:"+heldRefundNo(e.ID),
+		fmt.Sprintf("%d %s of trade %s, exception %d", t.Amount, t.Currency, t.TradeNo, e.ID), s.Now())
 }

@@ -153,7 +153,7 @@ func moneyFaults(one func(query string, of ...order.Status) fault) map[string]fa
 		"money_for_a_person_has_an_exception":           one("DELETE FROM t_exception WHERE kind = 'amount_mismatch'"),
 		"a_failed_automatic_refund_has_an_exception":    one("DELETE FROM t_exception WHERE kind = 'auto_refund_failed'"),
 		"refunds_never_exceed_the_money":                one("UPDATE t_trade SET refund_reserved = refund_reserved - 1 WHERE order_no = ?", order.Refunding),
-		"orders_count_their_refunds":                    one("UPDATE t_order SET refunded_amount = 1 WHERE order_no = ?", order.Shipped),
+		"orders_count_their_refunds":                    one("UPDATE t_order SET refunded_amount = 1, refund_seq = refund_seq + 1 WHERE order_no = ?", order.Shipped),
 		"payments_count_their_refunds":                  one("UPDATE t_payment SET refunded_amount = 1 WHERE order_no = ? LIMIT 1", order.Shipped),
 		"postings_sum_to_zero":                          one("UPDATE t_ledger_entry SET amount = amount - 1 WHERE account = 'sales' AND order_no = ?", order.Finished),
 		"an_unknown_payment_is_watched_or_an_exception": one("UPDATE t_payment SET next_poll_at = NULL WHERE status = 1 AND order_no = ?", order.Init),

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/order"
+	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/web"
 )
 
@@ -44,7 +46,7 @@ type invariant struct {
 // invariants lists those that one SELECT can decide. Each is one statement, so that it sees one moment of the data.
 func (c *Checker) invariants() []invariant {
 	paid, cancelled := int(order.Paid), int(order.Cancelled)
-	return append(moneyInvariants(), []invariant{
+	return slices.Concat(moneyInvariants(), messageInvariants(c.Now()), grantInvariants(), []invariant{
 		{"one_order_per_biz_token", `
 			SELECT biz_token, CONCAT(COUNT(*), ' orders') FROM t_order GROUP BY biz_token HAVING COUNT(*) > 1`, nil},
 		{"stock_adds_up", `
@@ -85,7 +87,7 @@ func (c *Checker) invariants() []invariant {
 		{"every_move_owes_one_message", `
 			SELECT h.order_no, CONCAT('version ', h.version, ' has ', COUNT(x.id), ' messages')
 			FROM t_order_history h LEFT JOIN t_outbox x ON x.partition_key = h.order_no AND x.version = h.version AND x.topic LIKE 'order.%'
-			GROUP BY h.order_no, h.version HAVING COUNT(x.id) <> 1`, nil},
+			WHERE h.create_time > ? GROUP BY h.order_no, h.version HAVING COUNT(x.id) <> 1`, []any{c.Now().Add(-outbox.Retention)}},
 		{"every_message_was_owed", `
 			SELECT x.msg_id, CONCAT('no move of ', x.partition_key, ' to version ', x.version)
 			FROM t_outbox x LEFT JOIN t_order_history h ON h.order_no = x.partition_key AND h.version = x.version
@@ -93,7 +95,7 @@ func (c *Checker) invariants() []invariant {
 		{"no_key_in_progress_past_its_lease", `
 			SELECT CONCAT(caller_id, ' ', idem_key), CONCAT('lease ended at ', lease_until)
 			FROM t_idempotency_key WHERE state = 0 AND lease_until <= ?`, []any{c.Now()}},
-	}...)
+	})
 }
 
 // Check returns every violation it finds, and an error when it could not look: no answer is not a good answer.

@@ -104,6 +104,7 @@ func busy(t *testing.T, c *Checker) map[order.Status]string {
 		}
 	}
 	exec(t, c, insertKey, 1, now().Add(time.Microsecond)) // in progress, within its lease
+	grants(t, c, s)
 	return reached
 }
 
@@ -170,6 +171,7 @@ func faults() map[string]fault {
 		},
 	}
 	maps.Copy(all, moneyFaults(one))
+	maps.Copy(all, grantFaults(one))
 	return all
 }
 
@@ -245,7 +247,7 @@ func TestNoAnswerIsNotAGoodAnswer(t *testing.T) {
 		t.Errorf("reports %v", v)
 	}
 	exec(t, c, "DROP TABLE t_outbox")
-	if v, err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "every_move_owes_one_message") {
+	if v, err := c.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "every_message_reaches_its_consumers") {
 		t.Errorf("reports %v, %v", v, err)
 	}
 	r := httptest.NewRequest("GET", "/v1/ops/invariants", nil)

@@ -1,0 +1,1 @@
+ALTER TABLE t_outbox DROP COLUMN shard, DROP COLUMN next_look_at

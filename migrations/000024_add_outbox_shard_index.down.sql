@@ -1,0 +1,1 @@
+ALTER TABLE t_outbox DROP KEY ix_shard_unsent

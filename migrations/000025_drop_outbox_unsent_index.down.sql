@@ -1,0 +1,1 @@
+ALTER TABLE t_outbox ADD KEY ix_unsent (sent_at, id)

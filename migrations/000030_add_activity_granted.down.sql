@@ -1,0 +1,1 @@
+ALTER TABLE t_activity DROP COLUMN coupon_granted
