@@ -1,1 +1,1 @@
-ALTER TABLE t_trade DROP KEY ix_channel_time
+ALTER TABLE t_trade DROP KEY ix_time_channel

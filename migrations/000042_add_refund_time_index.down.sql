@@ -1,1 +1,1 @@
-ALTER TABLE t_refund DROP KEY ix_channel_decided
+ALTER TABLE t_refund DROP KEY ix_decided_channel

@@ -139,7 +139,9 @@ func (s *service) schedule() {
 	add("outbox.relay", relayPause, s.relay.Round)
 	add("messages.retry", jobPause, s.messages.Retry)
 	add("messages.rescue", jobPause, s.messages.Rescue)
-	add("bills.reconcile", housekeepingPause, s.bills.Run)
+	if s.mockpay == nil { // the one in this process forgets at its end: its bill of yesterday would lack what was paid before
+		add("bills.reconcile", housekeepingPause, s.bills.Run)
+	}
 	add("keys.reap", jobPause, s.keys.Reap)
 	add("outbox.clean", housekeepingPause, s.relay.Clean)
 	add("messages.clean", housekeepingPause, s.messages.Clean)

@@ -53,6 +53,7 @@ const welcomeText = `
 oncepay is ready on {{.URL}}
 
   documentation  {{.URL}}/docs
+  operator       {{.URL}}/ops (paste the token of $OPS, without "Authorization: Bearer")
   MySQL          {{.MySQL}}
   Redis          {{.Redis}}
 {{- range .Disabled}}

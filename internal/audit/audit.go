@@ -9,7 +9,6 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"example.com/oncepay/internal/auth"
@@ -28,15 +27,11 @@ type Record struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// maxDetail is the column's width in characters.
-const maxDetail = 1024
-
 // Write records a deed in the transaction that does it.
 func Write(ctx context.Context, tx *sql.Tx, by auth.Caller, action, subject, detail string, now time.Time) error {
-	runes := []rune(strings.ToValidUTF8(detail, "?"))
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_audit (actor_id, action, subject, detail, request_id, create_time) VALUES (?, ?, ?, ?, ?, ?)`,
-		by.UserID, action, subject, string(runes[:min(len(runes), maxDetail)]), web.RequestID(ctx), now)
+		by.UserID, action, subject, mysqldb.Cut(detail), web.RequestID(ctx), now)
 	if err != nil {
 		return fmt.Errorf("write audit record: %w", err)
 	}

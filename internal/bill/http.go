@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
-	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/web"
@@ -68,9 +66,9 @@ func (h *HTTP) Run(r *http.Request) (web.Answer, error) {
 
 // Get answers GET /v1/ops/reconciliations/{id}.
 func (h *HTTP) Get(r *http.Request) (web.Answer, error) {
-	id, err := strconv.ParseInt(web.PathParam(r, "id"), 10, 64)
-	if err != nil || id < 1 {
-		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
+	id, err := web.PathID(r)
+	if err != nil {
+		return web.Answer{}, err
 	}
 	rec, err := h.Service.Get(r.Context(), id)
 	if err != nil {

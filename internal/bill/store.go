@@ -81,7 +81,7 @@ func done(ctx context.Context, tx *sql.Tx, r Reconciliation, next *time.Time, no
 // putOff records a run that did not come to its end, and when the job tries again; nil: never.
 func putOff(ctx context.Context, tx *sql.Tx, id int64, cause string, next *time.Time, now time.Time) error {
 	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_reconciliation SET last_error = ?, next_run_at = ?, update_time = ? WHERE id = ?`,
-		cut(cause), next, now, id))
+		mysqldb.Cut(cause), next, now, id))
 	if err != nil {
 		return fmt.Errorf("put off reconciliation %d: %w", id, err)
 	}
@@ -166,7 +166,7 @@ func insertDifference(ctx context.Context, tx *sql.Tx, id int64, d Difference, n
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_recon_difference (reconciliation_id, kind, subject, order_no, our_amount, bill_amount, currency, status, detail, create_time)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, d.Class, d.Subject, d.OrderNo, d.OurAmount, d.BillAmount, d.Currency, d.Outcome, cut(d.Detail), now)
+		id, d.Class, d.Subject, d.OrderNo, d.OurAmount, d.BillAmount, d.Currency, d.Outcome, mysqldb.Cut(d.Detail), now)
 	if mysqldb.IsDuplicate(err, "uk_difference") {
 		return errReported
 	}
@@ -246,13 +246,4 @@ func lookUp(ctx context.Context, q mysqldb.Querier, channel string, lines []paym
 		}
 	}
 	return found, nil
-}
-
-// maxText is the width of detail and last_error in characters.
-const maxText = 1024
-
-// cut shortens a text to its column: it may quote what a channel said.
-func cut(text string) string {
-	runes := []rune(strings.ToValidUTF8(text, "?"))
-	return string(runes[:min(len(runes), maxText)])
 }

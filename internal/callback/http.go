@@ -3,9 +3,7 @@ package callback
 import (
 	"database/sql"
 	"net/http"
-	"strconv"
 
-	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
 	"example.com/oncepay/internal/web"
@@ -33,9 +31,9 @@ func (h *HTTP) Receive(r *http.Request) (web.Answer, error) {
 
 // Replay answers POST /v1/ops/notices/{id}/replay.
 func (h *HTTP) Replay(r *http.Request) (web.Answer, error) {
-	id, err := strconv.ParseInt(web.PathParam(r, "id"), 10, 64)
-	if err != nil || id < 1 {
-		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
+	id, err := web.PathID(r)
+	if err != nil {
+		return web.Answer{}, err
 	}
 	body, err := web.NoBody(r)
 	if err != nil {

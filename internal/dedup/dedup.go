@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -86,10 +85,3 @@ func (s *Service) safely(f func() error) (err error) {
 }
 
 func (s *Service) count(consumer, outcome string) { s.Metrics.GuardHit(guard, consumer, outcome) }
-
-// newOwner names one run. Two runs never have the same name.
-func newOwner() string {
-	b := make([]byte, 16)
-	rand.Read(b) // never fails (crypto/rand)
-	return fmt.Sprintf("%x", b)
-}

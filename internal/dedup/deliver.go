@@ -2,14 +2,15 @@ package dedup
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/exception"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/web"
 )
@@ -46,7 +47,7 @@ func (s *Service) Deliver(ctx context.Context, c Consumer, m outbox.Stored) erro
 // hold returns the record as a new run holds it.
 func (s *Service) hold(r Record) Record {
 	until := s.Now().Add(s.Lease)
-	r.Status, r.owner, r.nextTryAt = Processing, newOwner(), &until
+	r.Status, r.owner, r.nextTryAt = Processing, rand.Text(), &until
 	return r
 }
 
@@ -135,7 +136,7 @@ func (s *Service) failed(ctx context.Context, r Record, cause error) error {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	r.Tries++
-	r.LastError = cut(cause.Error())
+	r.LastError = mysqldb.Cut(cause.Error())
 	if r.Tries >= MaxTries {
 		return s.bury(ctx, r)
 	}
@@ -206,12 +207,4 @@ func (s *Service) repeat(ctx context.Context, known *Record) {
 	s.count(known.Consumer, outcome)
 	s.Filter.add(*known)
 	web.Log(ctx).Info("a message came again", "consumer", known.Consumer, "msg_id", known.MsgID, "status", statusNames[known.Status])
-}
-
-// maxError is the column's width in characters.
-const maxError = 1024
-
-func cut(text string) string {
-	runes := []rune(strings.ToValidUTF8(text, "?"))
-	return string(runes[:min(len(runes), maxError)])
 }

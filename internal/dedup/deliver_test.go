@@ -13,6 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/testenv"
 )
@@ -270,7 +271,7 @@ func TestAnErrorFitsItsColumn(t *testing.T) {
 	m := f.owe("m1")[0]
 	f.failing(func(outbox.Stored) error { return errors.New("\xff谁" + strings.Repeat("é", 2000)) })
 	f.deliver(m)
-	if r := f.record(f.Consumers[0], m); r.LastError != "?谁"+strings.Repeat("é", maxError-2) {
+	if r := f.record(f.Consumers[0], m); r.LastError != "?谁"+strings.Repeat("é", mysqldb.TextWidth-2) {
 		t.Errorf("kept %q", r.LastError)
 	}
 }

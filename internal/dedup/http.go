@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"io"
 	"net/http"
-	"strconv"
 	"unicode/utf8"
 
 	"example.com/oncepay/internal/apperr"
@@ -77,9 +76,9 @@ func (h *HTTP) Discard(r *http.Request) (web.Answer, error) {
 
 // decide reads what both decisions have in common and makes one, once for each Idempotency-Key.
 func (h *HTTP) decide(r *http.Request, operation string, body []byte, decision func(tx *sql.Tx, id int64) (Record, error)) (web.Answer, error) {
-	id, err := strconv.ParseInt(web.PathParam(r, "id"), 10, 64)
-	if err != nil || id < 1 {
-		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
+	id, err := web.PathID(r)
+	if err != nil {
+		return web.Answer{}, err
 	}
 	key, err := idemkey.Optional(r, operation, body)
 	if err != nil {

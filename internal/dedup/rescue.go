@@ -95,15 +95,15 @@ func (s *Service) deliverMissing(ctx, round context.Context, owed []debt) error 
 			}
 		}
 		messages, err := outbox.Load(ctx, s.DB, missing...)
-		if err != nil {
+		if err != nil || len(messages) == 0 {
 			return err
 		}
+		s.Log.Warn("messages are delivered without the broker", "consumer", c.Name, "messages", len(messages), "first", messages[0].ID)
 		var errs []error
 		for _, m := range messages {
 			if round.Err() != nil {
 				break
 			}
-			s.Log.Warn("a message is delivered without the broker", "consumer", c.Name, "msg_id", m.ID, "topic", m.Topic)
 			errs = append(errs, s.Deliver(ctx, c, m))
 		}
 		return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 
 	"example.com/oncepay/internal/broker"
 	"example.com/oncepay/internal/metrics"
+	"example.com/oncepay/internal/mysqldb"
 )
 
 const (
@@ -43,6 +44,8 @@ func (s *Service) consume(ctx context.Context, b *broker.Broker, c Consumer, top
 				return err
 			}
 			defer sub.Close() // what it cannot close ends with the process
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel() // what Watermill began for this subscription ends with it
 			messages, err := sub.Subscribe(ctx, topic)
 			if err != nil {
 				return err
@@ -68,7 +71,7 @@ func (s *Service) take(ctx context.Context, c Consumer, w *message.Message) {
 	if err != nil || m.ID == "" || !fits(m.ID) || !fits(m.Key) {
 		// Not ours as we sent it, and it would fail for ever. The outbox has the real one, and Rescue finds it.
 		s.count(c.Name, metrics.Blocked)
-		s.Log.Error("a message from the broker is not readable", "consumer", c.Name, "msg_id", cut(w.UUID), "error", err)
+		s.Log.Error("a message from the broker is not readable", "consumer", c.Name, "msg_id", mysqldb.Cut(w.UUID), "error", err)
 		w.Ack()
 		return
 	}

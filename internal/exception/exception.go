@@ -9,7 +9,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"example.com/oncepay/internal/apperr"
@@ -86,7 +85,7 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	case err == nil && e.Again && status == statusResolved:
 		_, err = tx.ExecContext(ctx, `
 			UPDATE t_exception SET status = ?, detail = ?, resolution = '', resolved_by = 0, resolve_time = NULL WHERE kind = ? AND subject = ?`,
-			statusOpen, cut(e.Detail), e.Kind, e.Subject)
+			statusOpen, mysqldb.Cut(e.Detail), e.Kind, e.Subject)
 	case err == nil:
 		return nil
 	}
@@ -102,23 +101,11 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, e Exception) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_exception (kind, subject, order_no, channel, amount, currency, detail, blocks_order, status, create_time)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, cut(e.Detail), e.BlocksOrder, statusOpen, s.Now())
+		e.Kind, e.Subject, e.OrderNo, e.Channel, e.Amount, e.Currency, mysqldb.Cut(e.Detail), e.BlocksOrder, statusOpen, s.Now())
 	if mysqldb.IsDuplicate(err, "uk_kind_subject") {
 		err = fmt.Errorf("exception %s %s was opened meanwhile: %w", e.Kind, e.Subject, mysqldb.ErrStale)
 	}
 	return err
-}
-
-// maxDetail is the column's width in characters.
-const maxDetail = 1024
-
-// cut shortens a detail to its column: it may quote what a channel said, and must not keep the exception from being written.
-func cut(detail string) string {
-	runes := []rune(strings.ToValidUTF8(detail, "?"))
-	if len(runes) > maxDetail {
-		runes = runes[:maxDetail]
-	}
-	return string(runes)
 }
 
 // Blocks reports whether an open exception forbids shipping or expiring an order.
@@ -213,7 +200,7 @@ func (s *Store) ResolveSubject(ctx context.Context, tx *sql.Tx, kind Kind, subje
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `
 			UPDATE t_exception SET status = ?, resolution = ?, resolved_by = ?, resolve_time = ? WHERE id = ? AND status = ?`,
-			statusResolved, cut(resolution), by.UserID, s.Now(), id, statusOpen)
+			statusResolved, mysqldb.Cut(resolution), by.UserID, s.Now(), id, statusOpen)
 	}
 	if err != nil {
 		return fmt.Errorf("resolve exception %s %s: %w", kind, subject, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"net/http"
-	"strconv"
 	"unicode/utf8"
 
 	"example.com/oncepay/internal/apperr"
@@ -42,9 +41,9 @@ const maxResolution = 1024 // characters; the column's width
 // Resolve answers POST /v1/ops/exceptions/{id}/resolve: a person says what was done. With return_money the money that the exception
 // is about goes back to where it came from, in the same transaction.
 func (h *HTTP) Resolve(r *http.Request) (web.Answer, error) {
-	id, err := strconv.ParseInt(web.PathParam(r, "id"), 10, 64)
-	if err != nil || id < 1 {
-		return web.Answer{}, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
+	id, err := web.PathID(r)
+	if err != nil {
+		return web.Answer{}, err
 	}
 	var req struct {
 		Resolution  string `json:"resolution"`

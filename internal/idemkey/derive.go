@@ -3,6 +3,7 @@ package idemkey
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (s *Store) openWindow(ctx context.Context, tx *sql.Tx, caller int64, name, 
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO t_idempotency_key (caller_id, idem_key, operation, fingerprint, state, owner, lease_until, create_time, expires_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		caller, name, "derive", print, stateDone, newOwner(), ends, began, ends)
+		caller, name, "derive", print, stateDone, rand.Text(), ends, began, ends)
 	if mysqldb.IsDuplicate(err, "uk_caller_key") {
 		return fmt.Errorf("a twin opened the window: %w", mysqldb.ErrStale)
 	}

@@ -1,6 +1,7 @@
 package idemkey
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -75,7 +76,7 @@ func Optional(r *http.Request, operation string, body []byte) (Key, error) {
 	}
 	return Key{
 		Caller: auth.From(r.Context()).UserID, Value: value, Operation: operation, Fingerprint: print,
-		owner: newOwner(), derived: derivedFor(r.Context()),
+		owner: rand.Text(), derived: derivedFor(r.Context()),
 	}, nil
 }
 

@@ -2,9 +2,7 @@ package idemkey
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -292,12 +290,6 @@ func (s *Store) read(ctx context.Context, q mysqldb.Querier, caller int64, value
 func (s *Store) off(k Key) bool { return s.Disabled || !k.Sent() }
 
 func (s *Store) count(k Key, outcome string) { s.Metrics.GuardHit(guard, k.Operation, outcome) }
-
-func newOwner() string {
-	b := make([]byte, 16)
-	rand.Read(b) // never fails (crypto/rand)
-	return hex.EncodeToString(b)
-}
 
 func deref(a *web.Answer) web.Answer {
 	if a == nil {

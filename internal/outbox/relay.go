@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,7 +69,7 @@ func (r *Relay) Round(ctx context.Context) error {
 
 // relay sends a shard if no other relay has it.
 func (r *Relay) relay(ctx context.Context, shard int) (err error) {
-	owner, now := newOwner(), r.Now()
+	owner, now := rand.Text(), r.Now()
 	claimed, err := claim(ctx, r.DB, shard, owner, now)
 	if err != nil || !claimed {
 		return err
@@ -199,10 +198,4 @@ func mark(ctx context.Context, db *mysqldb.DB, ids []int64, now time.Time) error
 		return fmt.Errorf("mark messages as sent: %w", err)
 	}
 	return nil
-}
-
-func newOwner() string {
-	b := make([]byte, 16)
-	rand.Read(b) // never fails (crypto/rand)
-	return hex.EncodeToString(b)
 }

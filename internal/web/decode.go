@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
@@ -27,6 +28,15 @@ func PathParam(r *http.Request, name string) string {
 		return value
 	}
 	return raw
+}
+
+// PathID reads the {id} of a path.
+func PathID(r *http.Request) (int64, error) {
+	id, err := strconv.ParseInt(PathParam(r, "id"), 10, 64)
+	if err != nil || id < 1 {
+		return 0, apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
+	}
+	return id, nil
 }
 
 // ReadBody reads the whole body, refusing one that is over MaxBody (413) or that breaks off (400).
