@@ -3,7 +3,7 @@ CREATE TABLE t_reconciliation (
   id          BIGINT        NOT NULL AUTO_INCREMENT,
   channel     VARCHAR(32)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   bill_date   CHAR(10)      CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-  status      TINYINT       NOT NULL COMMENT '0 RUNNING 1 DONE',
+  status      TINYINT       NOT NULL COMMENT '0 RUNNING 1 DONE 2 FAILED',
   runs        INT           NOT NULL DEFAULT 0,
   bill_lines  INT           NOT NULL DEFAULT 0,
   matched     INT           NOT NULL DEFAULT 0,

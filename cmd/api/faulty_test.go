@@ -207,10 +207,14 @@ func TestOperatorsBodiesAreReadStrictly(t *testing.T) {
 			`{"title":"a",` + times + `}{}`,
 		},
 		"/v1/ops/skus/1/stock-movements": {`{"delta":1,"delta":100,"reason":"x"}`, `{"delta":1,"reason":"x","kind":"sold"}`},
+		"/v1/ops/reconciliations": {
+			`{"channel":"mockpay","channel":"mockpay2","date":"2026-01-01"}`, `{"channel":"mockpay","date":"2026-01-01","Date":"2026-01-02"}`,
+			`{"channel":"mockpay","date":"2026-01-01","repair":true}`, `{"channel":"mockpay","date":"2026-01-01"}{}`,
+		},
 	} {
 		for _, b := range bodies {
 			c := call{as: operator, method: http.MethodPut, path: path, body: b}
-			if strings.HasSuffix(path, "movements") {
+			if strings.HasSuffix(path, "movements") || strings.HasSuffix(path, "reconciliations") {
 				c.method, c.key = http.MethodPost, key("K1")
 			}
 			wantProblem(t, s.do(c), http.StatusBadRequest, "body_invalid")
@@ -225,8 +229,12 @@ func TestOperatorsBodiesAreReadStrictly(t *testing.T) {
 	if r := s.do(cancel); r.status != http.StatusOK || r.replayed != "false" {
 		t.Errorf("the cancel under the same key: %v", r)
 	}
-	if got := s.count("SELECT COUNT(*) FROM t_sku") + s.count("SELECT COUNT(*) FROM t_activity") + s.count("SELECT COUNT(*) FROM t_stock_movement WHERE kind = 'adjust'"); got != 1 {
-		t.Errorf("%d rows, want one: the SKU that was there", got)
+	rows := 0
+	for _, table := range []string{"t_sku", "t_activity", "t_stock_movement WHERE kind = 'adjust'", "t_reconciliation"} {
+		rows += s.count("SELECT COUNT(*) FROM " + table)
+	}
+	if rows != 1 {
+		t.Errorf("%d rows, want one: the SKU that was there", rows)
 	}
 	s.wantSound()
 }

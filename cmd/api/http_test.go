@@ -33,6 +33,10 @@ func TestOthersOrdersAreNotThere(t *testing.T) {
 		{as: buyer(1001), method: http.MethodPost, path: "/v1/orders/" + orderNo + "/ship"},
 		{as: buyer(1001), path: "/v1/ops/invariants"},
 		{as: buyer(1001), path: "/v1/ops/skus/1"},
+		{as: buyer(1001), path: "/v1/ops/dead-letters"},
+		{as: buyer(1001), path: "/v1/ops/reconciliations"},
+		{as: buyer(1001), path: "/v1/ops/audit"},
+		{as: buyer(1001), path: "/v1/coupon-codes", body: `{"template":"t"}`, key: key("code")},
 	} {
 		wantProblem(t, s.do(c), http.StatusForbidden, "ops_only")
 	}
@@ -120,20 +124,28 @@ func TestACursorWalksOverAllOrdersOnce(t *testing.T) {
 	s.wantSound()
 }
 
-// B64: what is no page is 400.
+// B64: what is no page is 400, on every list.
 func TestBadPagesAreRefused(t *testing.T) {
 	s := newStack(t)
+	lists := []string{
+		"/v1/orders", "/v1/me/coupons", "/v1/me/points", "/v1/ops/exceptions", "/v1/ops/dead-letters", "/v1/ops/reconciliations", "/v1/ops/audit",
+	}
 	for query, code := range map[string]string{
 		"limit=abc": "limit_invalid", "limit=-5": "limit_invalid", "limit=0": "limit_invalid", "limit=101": "limit_invalid",
 		"limit=1e9": "limit_invalid", "limit=": "limit_invalid", "limit=1&limit=2": "limit_invalid",
 		"cursor=x": "cursor_invalid", "cursor=": "cursor_invalid", "cursor=YTA": "cursor_invalid", "cursor=YS01": "cursor_invalid",
 		"cursor=YTE&cursor=YTE": "cursor_invalid", "cursor=YTE=": "cursor_invalid",
 	} {
-		wantProblem(t, s.do(call{as: buyer(1001), path: "/v1/orders?" + query}), http.StatusBadRequest, code)
+		for _, list := range lists {
+			wantProblem(t, s.do(call{as: operator, path: list + "?" + query}), http.StatusBadRequest, code)
+		}
 	}
 	wantProblem(t, s.do(call{as: operator, path: "/v1/orders?user_id=-1"}), http.StatusBadRequest, "user_id_invalid")
-	if r := s.do(call{as: buyer(1001), path: "/v1/orders?cursor=YTE"}); r.status != http.StatusOK {
-		t.Errorf("a good cursor: %v", r)
+	wantProblem(t, s.do(call{as: buyer(1001), path: "/v1/me/coupons?status=unused"}), http.StatusBadRequest, "status_invalid")
+	for _, list := range lists {
+		if r := s.do(call{as: operator, path: list + "?limit=100&cursor=YTE"}); r.status != http.StatusOK || !strings.Contains(string(r.body), `"data":[]`) {
+			t.Errorf("a good cursor of %s: %v", list, r)
+		}
 	}
 	s.wantSound()
 }

@@ -276,6 +276,101 @@ func TestLongestPartsStayApart(t *testing.T) {
 	s.wantSound()
 }
 
+// everyKeyed lists a request of each route that demands a key, without one.
+func (s *stack) everyKeyed() []call {
+	s.t.Helper()
+	s.sku(1, 100, 1000)
+	s.couponSale("sale", 10, 10)
+	s.earn(1001, 300)
+	paid, _ := s.paid(1001)
+	calls := []call{
+		create(0, 1001, 1, "", ""), payCall(0, 1001, s.order(1001, 1), "mockpay", ""), refundCall(0, 1001, paid, 10, ""),
+		claim(0, 1001, "sale", ""), redeem(0, 1001, "sale", ""), makeCode(0, "sale", ""),
+	}
+	for i := range calls {
+		calls[i].method = http.MethodPost
+	}
+	return calls
+}
+
+// What creates something or moves money says so when it gets no key, and does nothing.
+func TestWhatDemandsAKeyDoesNothingWithoutOne(t *testing.T) {
+	s := newStack(t)
+	calls := s.everyKeyed()
+	before := s.count("SELECT COUNT(*) FROM t_idempotency_key")
+	for i, c := range calls {
+		wantProblem(t, s.do(c), http.StatusBadRequest, "idempotency_key_required")
+		c.key = key("K%d", i)
+		if r := s.do(c); r.status >= http.StatusMultipleChoices || r.replayed != "false" {
+			t.Errorf("%s with a key: %v", c.path, r)
+		}
+	}
+	if n := s.count("SELECT COUNT(*) FROM t_idempotency_key") - before; n != len(calls) {
+		t.Errorf("%d keys are stored, want %d", n, len(calls))
+	}
+	s.wantSound()
+}
+
+// DERIVE_IDEMPOTENCY_KEYS=5s: equal requests of callers who send no key are one for five seconds, on both instances and on every
+// route that demands a key, but for codes, each of which is new; after that the same request is a new one. A key that was sent always
+// wins, and so does a submit token of its own.
+func TestOldCallersGetAKeyForAWhile(t *testing.T) {
+	s := newStack(t, "DERIVE_IDEMPOTENCY_KEYS=5s")
+	calls := s.everyKeyed()
+	code := calls[len(calls)-1]
+	calls = calls[:len(calls)-1]
+	wantProblem(t, s.do(code), http.StatusBadRequest, "idempotency_key_required")
+	for range 2 { // the same form filled in twice
+		buy := calls[0]
+		buy.as, buy.token = buyer(1002), s.token(1002)
+		s.must(http.StatusCreated, buy)
+	}
+	if n := s.count("SELECT COUNT(*) FROM t_order WHERE user_id = 1002"); n != 2 {
+		t.Errorf("%d orders of two submit tokens, want 2", n)
+	}
+	now := s.instances[0].clock.now()
+	stop := func(at time.Time) {
+		for _, i := range s.instances {
+			i.clock.stop(at)
+		}
+	}
+	for i, c := range calls {
+		stop(now)
+		first := s.do(c)
+		derived := first.header.Get("Idempotency-Key-Derived")
+		if first.status >= http.StatusMultipleChoices || first.replayed != "false" || derived == "" {
+			t.Errorf("%s: %v, derived key %q; want a first run that names its key", c.path, first, derived)
+		}
+		stop(now.Add(5*time.Second - time.Microsecond))
+		again := s.do(on(1, c))
+		wantReplay(t, again, first)
+		if got := again.header.Get("Idempotency-Key-Derived"); got != derived {
+			t.Errorf("%s: the second key is %q, the first %q", c.path, got, derived)
+		}
+		sent := c
+		sent.key = key("K%d", i)
+		if r := s.do(sent); r.replayed != "false" || r.header.Get("Idempotency-Key-Derived") != "" {
+			t.Errorf("%s with a key: %v, derived key %q", c.path, r, r.header.Get("Idempotency-Key-Derived"))
+		}
+		stop(now.Add(5 * time.Second))
+		if r := s.do(on(1, c)); r.status >= http.StatusMultipleChoices || r.replayed != "false" || r.header.Get("Idempotency-Key-Derived") == derived {
+			t.Errorf("%s after five seconds: %v; want a new request", c.path, r)
+		}
+	}
+	for what, n := range map[string]int{
+		"t_order WHERE user_id = 1001 AND status = 0": 4, // derived, sent, derived again, and the one of the open attempt
+		"t_payment WHERE status <> 3":                 1, // the open attempt is given again
+		"t_refund":                                    3,
+		"t_coupon WHERE activity_id = 'sale'":         1,
+		"t_point_entry WHERE kind = 'redeem'":         3,
+	} {
+		if got := s.count("SELECT COUNT(*) FROM " + what); got != n {
+			t.Errorf("%d of %s, want %d", got, what, n)
+		}
+	}
+	s.wantSound()
+}
+
 // DISABLE_GUARDS=idempotency_key stores and replays nothing; the business keys still hold.
 func TestWithoutTheKeyGuardTheBusinessKeysHold(t *testing.T) {
 	s := newStack(t, "DISABLE_GUARDS="+config.GuardIdempotencyKey)

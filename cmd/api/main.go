@@ -3,6 +3,7 @@
 //	api            serve (the default)
 //	api migrate    bring the database's schema to this build's, then end
 //	api token      print a bearer token (dev only)
+//	api forget     end what a message consumer is owed, when it is gone for good
 package main
 
 import (
@@ -22,7 +23,9 @@ import (
 
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/config"
+	"example.com/oncepay/internal/dedup"
 	"example.com/oncepay/internal/embedded"
+	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/redisdb"
 	"example.com/oncepay/migrations"
@@ -59,8 +62,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return migrateCommand(ctx, cfg, args, log, stdout)
 	case "token":
 		return tokenCommand(cfg, args, stdout)
+	case "forget":
+		return forgetCommand(ctx, cfg, args, log, stdout)
 	default:
-		return fmt.Errorf("unknown command %q; there are serve (the default), migrate and token", command)
+		return fmt.Errorf("unknown command %q; there are serve (the default), migrate, token and forget", command)
 	}
 }
 
@@ -128,6 +133,32 @@ func migrateCommand(ctx context.Context, cfg *config.Config, args []string, log 
 		return err
 	}
 	fmt.Fprintln(stdout, "the schema is current")
+	return nil
+}
+
+// forgetCommand ends a consumer's subscriptions. Only a person knows that a consumer is gone and not merely missing on one instance.
+func forgetCommand(ctx context.Context, cfg *config.Config, args []string, log *slog.Logger, stdout io.Writer) (err error) {
+	flags := flag.NewFlagSet("forget", flag.ContinueOnError)
+	consumer := flags.String("consumer", "", "name of the consumer, e.g. notify")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *consumer == "" || flags.NArg() > 0 {
+		return errors.New("forget: usage: api forget -consumer notify")
+	}
+	s := &stores{}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.openMySQL(ctx, cfg, metrics.New(), log); err != nil {
+		return err
+	}
+	known, err := dedup.Forget(ctx, s.db, *consumer)
+	if err != nil {
+		return err
+	}
+	if !known {
+		return fmt.Errorf("forget: no consumer %q has a subscription", *consumer)
+	}
+	fmt.Fprintf(stdout, "%s is owed no messages any more\n", *consumer)
 	return nil
 }
 

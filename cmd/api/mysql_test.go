@@ -68,6 +68,8 @@ func (i *instance) deadlocks(t *testing.T) int {
 func TestEachFactIsThereOnce(t *testing.T) {
 	s := newStack(t, "DISABLE_GUARDS=idempotency_key")
 	s.shop(1000)
+	s.couponSale("coupons", 10, 100)
+	s.earn(1005, 300)
 	token, orderNo := s.token(1002), s.order(1003, 1)
 	disturb(t, s, redisDown)
 	for name, fact := range map[string]struct {
@@ -78,12 +80,15 @@ func TestEachFactIsThereOnce(t *testing.T) {
 		"order per biz_token, form":     {func(i int) call { return create(i, 1002, 1, key("%d", i), token) }, "t_order WHERE user_id = 1002"},
 		"order per biz_token, key":      {func(i int) call { return create(i, 1004, 1, key("K"), "") }, "t_order WHERE user_id = 1004"},
 		"movement per cause and kind":   {func(i int) call { return on(i, moveStock(1, 1, key("K"))) }, "t_stock_movement WHERE kind = 'adjust'"},
-		"move per order and version":    {func(i int) call { return on(i, s.step(1003, orderNo, "cancel", "")) }, "t_order_history WHERE version = 2"},
+		"move per order and version":    {func(i int) call { return on(i, s.step(1003, orderNo, "cancel", "")) }, "t_order_history WHERE to_status = 4"},
+		"coupon per user and activity":  {func(i int) call { return claim(i, 1005, "coupons", key("%d", i)) }, "t_coupon WHERE activity_id = 'coupons'"},
+		"redemption per key":            {func(i int) call { return redeem(i, 1005, "coupons", key("K")) }, "t_point_entry WHERE kind = 'redeem'"},
+		"coupon per redemption":         {func(i int) call { return redeem(i, 1005, "coupons", key("K")) }, "t_coupon WHERE activity_id = ''"},
 		"message per move":              {func(i int) call { return on(i, s.step(1003, orderNo, "cancel", "")) }, "t_outbox WHERE topic = 'order.cancelled'"},
 	} {
 		replies := s.all(50, fact.call)
 		for _, r := range replies {
-			if r.status >= http.StatusMultipleChoices || r.field("order_no") != replies[0].field("order_no") || r.field("cause") != replies[0].field("cause") {
+			if r.status >= http.StatusMultipleChoices || r.field("order_no") != replies[0].field("order_no") || r.field("cause") != replies[0].field("cause") || grantOf(r) != grantOf(replies[0]) {
 				t.Errorf("%s: got %v, another got %v", name, r, replies[0])
 			}
 		}
@@ -160,9 +165,15 @@ func article(t *testing.T, dsn string) *sql.Tx {
 func TestEachActionIsOneTransaction(t *testing.T) {
 	s := newStack(t)
 	s.sku(1, 1999, 1000)
+	s.couponSale("sale", 10, 100)
+	s.earn(1002, 100)
 	orderNo := s.order(1002, 1)
 	for name, c := range map[string]call{
 		"create": create(0, 1001, 1, key("create"), s.token(1001)),
+		"coupon": withCoupon(create(0, 1001, 1, key("coupon"), ""), s.coupon(1001, "sale")),
+		"claim":  claim(0, 1002, "sale", key("claim")),
+		"redeem": redeem(0, 1002, "sale", key("redeem")),
+		"code":   makeCode(0, "sale", key("code")),
 		"cancel": s.step(1002, orderNo, "cancel", key("cancel")),
 		"stock":  moveStock(1, 1, key("stock")),
 	} {

@@ -295,36 +295,40 @@ func TestARefundThatFails(t *testing.T) {
 	s.wantSound()
 }
 
-// B100: 90 was paid and goes back in random parts, some of which fail at first. The sum is exact after each, and one more minor
-// unit is too much.
+// B100: of a price of 100 a coupon takes 10 off. The 90 that were paid go back in random parts, some of which fail at first. The sum
+// is exact after each, the coupon comes back with the last, and one more minor unit is too much.
 func TestPartsSumToTheWhole(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	s := newStack(t)
-	s.sku(1, 90, 100)
-	for range 4 {
-		orderNo, _ := s.paid(1001)
+	s := newGrants(t)
+	for user := int64(1001); user < 1005; user++ {
+		coupon := s.coupon(user, "sale")
+		orderNo := s.paidWith(user, coupon)
 		returned := int64(0)
 		for n := 0; returned < 90; n++ {
 			amount := 1 + random.Int64N(90-returned)
 			no := fmt.Sprintf("R-%s-%d", orderNo[20:], n)
-			s.refund(1001, orderNo, no, amount)
+			s.refund(user, orderNo, no, amount)
 			if random.IntN(3) == 0 {
 				s.bank(no, "fail")
 				s.tell("refund.failed", no, 0)
-				s.wantRefund(1001, no, "FAILED")
+				s.wantRefund(user, no, "FAILED")
 			} else {
 				s.bank(no, "succeed")
 				s.tell("refund.succeeded", no, 0)
 				returned += amount
 			}
-			r := s.do(call{as: buyer(1001), path: "/v1/orders/" + orderNo})
+			r := s.do(call{as: buyer(user), path: "/v1/orders/" + orderNo})
 			if want := map[bool]string{true: "REFUNDED", false: "PAID"}[returned == 90]; r.field("status") != want || r.field("refunded_amount") != fmt.Sprint(returned) {
 				t.Errorf("after %d: %v; want %s", returned, r, want)
 			}
+			if returned < 90 {
+				s.wantCoupon(user, coupon, "USED", orderNo)
+			}
 		}
-		wantProblem(t, s.do(refundCall(0, 1001, orderNo, 1, key("more-%s", orderNo))), http.StatusConflict, "refund_exceeds_paid")
+		s.wantCoupon(user, coupon, "UNUSED", "")
+		wantProblem(t, s.do(refundCall(0, user, orderNo, 1, key("more-%s", orderNo))), http.StatusConflict, "refund_exceeds_paid")
 	}
 	s.wantSound()
 }

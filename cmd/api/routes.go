@@ -82,7 +82,7 @@ func (s *service) routes() (http.Handler, error) {
 		r.Get("/v1/me/coupons", web.Handle(grants.Coupons))
 		r.Get("/v1/me/points", web.Handle(grants.Points))
 
-		r.Group(func(r chi.Router) { // what demands an Idempotency-Key
+		r.Group(func(r chi.Router) { // what demands an Idempotency-Key and is one action if it is equal
 			r.Use(s.deriveKeys)
 
 			r.Post("/v1/orders", web.Handle(orders.Create))
@@ -90,13 +90,13 @@ func (s *service) routes() (http.Handler, error) {
 			r.Post("/v1/orders/{order_no}/refunds", web.Handle(payments.Refund))
 			r.Post("/v1/activities/{activity_id}/coupons", web.Handle(grants.Claim))
 			r.Post("/v1/points/redemptions", web.Handle(grants.Redeem))
-			r.With(auth.RequireOps).Post("/v1/coupon-codes", web.Handle(grants.MakeCode))
 		})
 
 		r.Group(func(r chi.Router) {
 			r.Use(auth.RequireOps)
 
 			r.Post("/v1/orders/{order_no}/ship", web.Handle(orders.Ship))
+			r.Post("/v1/coupon-codes", web.Handle(grants.MakeCode)) // demands a key of the caller's own: each code is new
 			r.Get("/v1/ops/invariants", web.Handle(s.recon.HTTP))
 			r.Get("/v1/ops/exceptions", web.Handle(exceptions.List))
 			r.Post("/v1/ops/exceptions/{id}/resolve", web.Handle(exceptions.Resolve))

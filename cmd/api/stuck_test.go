@@ -115,11 +115,20 @@ func TestADeadInstanceStrandsNoOtherEffect(t *testing.T) {
 func TestAnyLostCommandIsMendedByARepeat(t *testing.T) {
 	s := newStack(t, shortLocks()...)
 	s.sku(1, 1999, 100000)
-	n := 0
+	s.couponSale("sale", 10, 100000)
+	s.earn(1001, 10000)
+	n, user := 0, int64(2000)
 	actions := map[string]func() call{
 		"create": func() call { return create(0, 1001, 1, key("create-%d", n), s.token(1001)) },
 		"stock":  func() call { return moveStock(1, 1, key("stock-%d", n)) },
 		"cancel": func() call { return s.step(1001, s.order(1001, 1), "cancel", key("cancel-%d", n)) },
+		"claim":  func() call { user++; return claim(0, user, "sale", key("claim-%d", n)) },
+		"redeem": func() call { return redeem(0, 1001, "sale", key("redeem-%d", n)) },
+		"code":   func() call { return makeCode(0, "sale", key("code-%d", n)) },
+		"create with a coupon": func() call {
+			user++
+			return withCoupon(create(0, user, 1, key("coupon-%d", n), ""), s.coupon(user, "sale"))
+		},
 	}
 	for name, action := range actions {
 		for _, proxy := range []*testenv.Proxy{s.instances[0].mysql, s.instances[0].redis} {
@@ -148,8 +157,13 @@ func TestAnyLostCommandIsMendedByARepeat(t *testing.T) {
 			}
 		}
 	}
-	if n < 60 {
+	if n < 120 {
 		t.Errorf("only %d faults were tried; a create alone has some ten commands", n)
+	}
+	for table, operation := range map[string]string{"t_coupon WHERE activity_id <> ''": "coupon.claim", "t_point_entry WHERE kind = 'redeem'": "points.redeem", "t_coupon_code": "coupon_code.create"} {
+		if made, keys := s.count("SELECT COUNT(*) FROM "+table), s.count("SELECT COUNT(*) FROM t_idempotency_key WHERE operation = ?", operation); made != keys || made == 0 {
+			t.Errorf("%d of %s for %d keys", made, table, keys)
+		}
 	}
 	if moved := s.count("SELECT COUNT(*) FROM t_stock_movement WHERE kind = 'adjust'"); moved != s.count("SELECT COUNT(*) FROM t_idempotency_key WHERE operation = 'stock.move'") {
 		t.Errorf("%d deliveries; want one for each key", moved)

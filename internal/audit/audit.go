@@ -1,7 +1,7 @@
 // Package audit records what operators did, in t_audit.
 //
 // Promise: a record commits with the deed, so that there is no deed without its record and no record of what did not happen. A
-// repeat that changes nothing leaves none.
+// request that is answered from its Idempotency-Key leaves none.
 package audit
 
 import (

@@ -13,11 +13,12 @@ type Status uint8
 
 // The states of a reconciliation. The numbers stand in the database.
 const (
-	Running Status = 0 // never finished, or being run again
+	Running Status = 0 // at work, or to be gone on with by the job
 	Done    Status = 1
+	Failed  Status = 2 // the last run could not compare the day; last_error says why
 )
 
-var statusNames = [...]string{"RUNNING", "DONE"}
+var statusNames = [...]string{"RUNNING", "DONE", "FAILED"}
 
 func (s Status) String() string { return nameOf(statusNames[:], uint8(s)) }
 
@@ -40,7 +41,8 @@ type Reconciliation struct {
 	UpdatedAt   time.Time    `json:"updated_at"`
 	Differences []Difference `json:"differences,omitzero"` // nil in lists
 
-	nextRunAt *time.Time
+	nextRunAt   *time.Time
+	wasComplete bool // before the run that is going on
 }
 
 // Class says how bill and books differ.

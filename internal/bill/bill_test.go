@@ -283,7 +283,7 @@ func TestABillThatIsRefusedIsNotCompared(t *testing.T) {
 			f.want(0, "SELECT COUNT(*) FROM t_bill")
 			f.want(0, "SELECT COUNT(*) FROM t_trade")
 			f.want(0, "SELECT COUNT(*) FROM t_recon_difference")
-			f.want(1, "SELECT COUNT(*) FROM t_reconciliation WHERE status = 0 AND last_error LIKE ? AND next_run_at > ?", c.code+"%", f.clock())
+			f.want(1, "SELECT COUNT(*) FROM t_reconciliation WHERE status = 2 AND last_error LIKE ? AND next_run_at > ?", c.code+"%", f.clock())
 			f.spoil(`{}`)
 			f.ch.fetch = nil
 			rec := f.run(today)

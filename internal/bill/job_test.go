@@ -129,7 +129,7 @@ func TestAFailedDayIsTriedAgain(t *testing.T) {
 		t.Errorf("%v, want channel_unavailable", err)
 	}
 	f.round(1) // nothing is due
-	f.want(7, "SELECT COUNT(*) FROM t_reconciliation WHERE status = 0 AND runs = 1")
+	f.want(7, "SELECT COUNT(*) FROM t_reconciliation WHERE status = 2 AND runs = 1")
 	f.wantExceptions()
 	f.advance(firstRetry)
 	f.spoil(`{}`)
@@ -145,7 +145,20 @@ func TestAFailedDayIsTriedAgain(t *testing.T) {
 		t.Error("a bill came from a channel that is down")
 	}
 	f.wantExceptions("bill_rejected mockpay:2026-05-02")
-	f.want(1, "SELECT COUNT(*) FROM t_reconciliation WHERE bill_date = '2026-05-02' AND status = 0 AND next_run_at IS NULL")
+	f.want(1, "SELECT COUNT(*) FROM t_reconciliation WHERE bill_date = '2026-05-02' AND status = 2 AND next_run_at IS NULL")
+}
+
+// A day that was done with its final bill stays done when it is run again and the channel is down.
+func TestADoneDayStaysDone(t *testing.T) {
+	f := newFixture(t)
+	f.set(time.Date(2026, 5, 2, 2, 0, 0, 0, time.UTC))
+	f.run("2026-05-01")
+	f.spoil(`{"status":503}`)
+	if _, _, err := f.Reconcile(t.Context(), "mockpay", "2026-05-01", ops()); !apperr.Is(err, "channel_unavailable") {
+		t.Errorf("%v, want channel_unavailable", err)
+	}
+	f.want(1, "SELECT COUNT(*) FROM t_reconciliation WHERE bill_date = '2026-05-01' AND status = 1 AND next_run_at IS NULL AND last_error LIKE 'channel_unavailable%'")
+	f.wantExceptions()
 }
 
 // What an instance left when it died is done by another.

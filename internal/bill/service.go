@@ -208,19 +208,26 @@ func (s *Service) run(ctx context.Context, rec *Reconciliation, ch payment.Chann
 	if ctx.Err() != nil {
 		return errors.Join(err, s.DB.InTx(recordCtx, func(tx *sql.Tx) error {
 			now := s.Now()
-			return putOff(recordCtx, tx, rec.ID, "not finished in time; the job goes on", &now, now)
+			return putOff(recordCtx, tx, rec.ID, Running, "not finished in time; the job goes on", &now, now)
 		}))
 	}
 	return errors.Join(err, s.failed(recordCtx, *rec, d, err))
 }
 
-// failed plans the next try. A bill that is refused is a person's at once, a day that is too old for another try as well.
+// failed plans the next try. A bill that is refused is a person's at once, a day that is too old for another try as well. A day that was
+// done with its final bill stays done.
 func (s *Service) failed(ctx context.Context, rec Reconciliation, d day, cause error) error {
 	return s.DB.InTx(ctx, func(tx *sql.Tx) error {
 		now := s.Now()
-		next := nextTry(rec.Runs, d, now)
-		if err := putOff(ctx, tx, rec.ID, cause.Error(), next, now); err != nil {
+		status, next := Failed, nextTry(rec.Runs, d, now)
+		if rec.wasComplete {
+			status, next = Done, nil
+		}
+		if err := putOff(ctx, tx, rec.ID, status, cause.Error(), next, now); err != nil {
 			return err
+		}
+		if rec.wasComplete && !apperr.Is(cause, codeChecksum) && !apperr.Is(cause, codeUnreadable) {
+			return nil // the channel is down; nothing is lost by it
 		}
 		if next != nil && !apperr.Is(cause, codeChecksum) && !apperr.Is(cause, codeUnreadable) {
 			return nil

@@ -43,15 +43,16 @@ func insert(ctx context.Context, tx *sql.Tx, channel, date string, runs int, nex
 
 // again begins one more run of a day that has its row.
 func again(ctx context.Context, tx *sql.Tx, channel, date string, next, now time.Time) (Reconciliation, error) {
-	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `
-		UPDATE t_reconciliation SET status = ?, runs = runs + 1, next_run_at = ?, update_time = ? WHERE channel = ? AND bill_date = ?`,
-		Running, next, now, channel, date))
-	if err != nil {
-		return Reconciliation{}, fmt.Errorf("run reconciliation again: %w", err)
-	}
-	r, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_reconciliation WHERE channel = ? AND bill_date = ?`, channel, date))
+	r, err := scan(tx.QueryRowContext(ctx, `SELECT `+columns+` FROM t_reconciliation WHERE channel = ? AND bill_date = ? FOR UPDATE`, channel, date))
 	if err != nil {
 		return Reconciliation{}, fmt.Errorf("read reconciliation: %w", err)
+	}
+	r.wasComplete, r.Status, r.Complete = r.Complete, Running, false
+	r.Runs++
+	err = mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_reconciliation SET status = ?, runs = ?, next_run_at = ?, update_time = ? WHERE id = ?`,
+		r.Status, r.Runs, next, now, r.ID))
+	if err != nil {
+		return Reconciliation{}, fmt.Errorf("run reconciliation again: %w", err)
 	}
 	return r, nil
 }
@@ -79,9 +80,9 @@ func done(ctx context.Context, tx *sql.Tx, r Reconciliation, next *time.Time, no
 }
 
 // putOff records a run that did not come to its end, and when the job tries again; nil: never.
-func putOff(ctx context.Context, tx *sql.Tx, id int64, cause string, next *time.Time, now time.Time) error {
-	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_reconciliation SET last_error = ?, next_run_at = ?, update_time = ? WHERE id = ?`,
-		mysqldb.Cut(cause), next, now, id))
+func putOff(ctx context.Context, tx *sql.Tx, id int64, status Status, cause string, next *time.Time, now time.Time) error {
+	err := mysqldb.ExpectOne(tx.ExecContext(ctx, `UPDATE t_reconciliation SET status = ?, last_error = ?, next_run_at = ?, update_time = ? WHERE id = ?`,
+		status, mysqldb.Cut(cause), next, now, id))
 	if err != nil {
 		return fmt.Errorf("put off reconciliation %d: %w", id, err)
 	}

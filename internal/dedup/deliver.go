@@ -18,12 +18,18 @@ import (
 // Deliver gives a message to a consumer for the first time. It returns nil once it is durable what became of it: it took effect,
 // now or before, or it waits for Retry or a person. An error means that nothing is known; the message must come again.
 func (s *Service) Deliver(ctx context.Context, c Consumer, m outbox.Stored) error {
+	_, err := s.deliver(ctx, c, m)
+	return err
+}
+
+// deliver also reports whether the message went through: it took effect, or is somebody else's.
+func (s *Service) deliver(ctx context.Context, c Consumer, m outbox.Stored) (through bool, err error) {
 	ctx = web.WithRequestID(ctx, m.RequestID, s.Log)
 	r := Record{Consumer: c.Name, MsgID: m.ID, Topic: m.Topic, key: m.Key}
 	if s.Filter.maybe(r) { // spares an insert that would be refused; the row decides
 		if known, err := find(ctx, s.DB, r.Consumer, r.MsgID); err != nil || known != nil {
 			s.repeat(ctx, known)
-			return err
+			return true, err
 		}
 	}
 	if c.Call != nil {
@@ -34,10 +40,10 @@ func (s *Service) Deliver(ctx context.Context, c Consumer, m outbox.Stored) erro
 			return err
 		})
 		if errors.Is(err, errTaken) {
-			return s.taken(ctx, r)
+			return true, s.taken(ctx, r)
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		r = held
 	}
@@ -51,33 +57,33 @@ func (s *Service) hold(r Record) Record {
 	return r
 }
 
-// work tries a message once and records what became of it. r is the row that this run holds, or, without an owner, the row to come.
+// work tries a message once and records what became of it, and reports whether it went through. r is the row that this run holds, or, without an owner, the row to come.
 // A try that has begun goes on when the process stops.
-func (s *Service) work(ctx context.Context, c Consumer, m outbox.Stored, r Record) error {
+func (s *Service) work(ctx context.Context, c Consumer, m outbox.Stored, r Record) (through bool, err error) {
 	try := s.handle
 	if c.Call != nil {
 		try = s.call
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), workLimit)
 	defer cancel()
-	err := try(ctx, c, m, r)
+	err = try(ctx, c, m, r)
 	switch {
 	case err == nil:
 		s.count(c.Name, metrics.Passed)
 		s.Filter.add(r)
-		return nil
+		return true, nil
 	case errors.Is(err, errTaken):
-		return s.taken(ctx, r)
+		return true, s.taken(ctx, r)
 	}
 	noteErr := s.failed(ctx, r, err)
 	switch {
 	case noteErr == nil:
 		s.Filter.add(r)
-		return nil
+		return false, nil
 	case errors.Is(noteErr, errTaken): // or the try's COMMIT took place and its reply was lost
-		return s.taken(ctx, r)
+		return true, s.taken(ctx, r)
 	default:
-		return errors.Join(err, noteErr)
+		return false, errors.Join(err, noteErr)
 	}
 }
 

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"example.com/oncepay/internal/auth"
 	"example.com/oncepay/internal/idemkey"
+	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/testenv"
 	"example.com/oncepay/internal/web"
 )
@@ -181,4 +183,22 @@ func jsonSorted(t *testing.T, text []byte) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// What never was a dead letter is none: nothing is decided about a message that took effect, or that waits for its next try.
+func TestOnlyDeadLettersCanBeDecided(t *testing.T) {
+	f := newFixture(t)
+	o := f.operator()
+	list := f.owe("done", "waiting")
+	f.deliver(list[0])
+	f.failing(func(outbox.Stored) error { return errors.New("broken") })
+	f.deliver(list[1])
+	for _, m := range list {
+		id := strconv.FormatInt(f.record(f.Consumers[0], m).ID, 10)
+		for _, decision := range []string{"/replay", "/discard"} {
+			o.wantStatus("/"+id+decision, "", http.StatusNotFound, "")
+		}
+	}
+	f.wantCount(1, "SELECT COUNT(*) FROM t_message_dedup WHERE status = ? AND tries = 1", Waiting)
+	f.wantCount(0, "SELECT COUNT(*) FROM t_audit")
 }

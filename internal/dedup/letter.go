@@ -64,7 +64,13 @@ func (s *Service) decide(ctx context.Context, tx *sql.Tx, id int64, change func(
 	if err != nil {
 		return Record{}, err
 	}
-	if r == nil {
+	known := r != nil && (r.Status == Dead || r.Status == Discarded)
+	if r != nil && !known { // one that was replayed is no dead letter any more, and asking again is no error
+		if known, err = s.Exceptions.Known(ctx, tx, exception.DeadLetter, subject(*r)); err != nil {
+			return Record{}, err
+		}
+	}
+	if !known {
 		return Record{}, apperr.New(apperr.NotFound, "dead_letter_not_found", "There is no dead letter %d.", id)
 	}
 	if changed {

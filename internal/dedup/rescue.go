@@ -19,23 +19,21 @@ const (
 	lookAgain = time.Minute
 )
 
-// Register notes what the configured consumers are owed from now on, and forgets what nobody is configured for. It is called
-// at start. A consumer that is added later owes nothing for the messages of before.
+// Register notes what the configured consumers are owed from now on. It is called at start. A consumer that is added later owes
+// nothing for the messages of before.
 //
-// Every instance must have the same consumers: one that starts without a consumer forgets it for all.
+// It forgets nobody: an instance that is configured without a consumer, or of an older build, must not end it for the others. Who is
+// gone for good is taken off by Forget; until then the invariants say that his messages do not reach him.
 func (s *Service) Register(ctx context.Context) error {
-	wanted, args := "", []any{}
+	configured := make(map[string]bool)
 	for _, c := range s.Consumers {
+		configured[c.Name] = true
 		for _, topic := range c.Topics {
 			_, err := s.DB.ExecContext(ctx, `INSERT INTO t_subscription (consumer, topic, since_time) VALUES (?, ?, ?)`, c.Name, topic, s.Now())
 			if err != nil && !mysqldb.IsDuplicate(err, "PRIMARY") {
 				return fmt.Errorf("subscribe %s to %s: %w", c.Name, topic, err)
 			}
-			wanted, args = wanted+` AND NOT (consumer = ? AND topic = ?)`, append(args, c.Name, topic)
 		}
-	}
-	if _, err := s.DB.ExecContext(ctx, `DELETE FROM t_subscription WHERE 1 = 1`+wanted, args...); err != nil {
-		return fmt.Errorf("forget old subscriptions: %w", err)
 	}
 	list, err := mysqldb.Collect(scanSubscription)(s.DB.QueryContext(ctx, `SELECT consumer, topic, since_time FROM t_subscription`))
 	if err != nil {
@@ -44,8 +42,21 @@ func (s *Service) Register(ctx context.Context) error {
 	s.since = make(map[subscription]time.Time, len(list))
 	for _, l := range list {
 		s.since[l.subscription] = l.at
+		if !configured[l.consumer] {
+			s.Log.Warn("a consumer is owed messages and is not configured here; if it is gone for good: api forget", "consumer", l.consumer, "topic", l.topic)
+		}
 	}
 	return nil
+}
+
+// Forget ends what a consumer is owed, for all instances, and reports whether it was owed anything. What it has recorded stays.
+func Forget(ctx context.Context, db *mysqldb.DB, consumer string) (bool, error) {
+	res, err := db.ExecContext(ctx, `DELETE FROM t_subscription WHERE consumer = ?`, consumer)
+	if err != nil {
+		return false, fmt.Errorf("forget consumer %s: %w", consumer, err)
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
 }
 
 // subscription is a consumer's wish for a topic.
@@ -99,15 +110,29 @@ func (s *Service) deliverMissing(ctx, round context.Context, owed []debt) error 
 			return err
 		}
 		s.Log.Warn("messages are delivered without the broker", "consumer", c.Name, "messages", len(messages), "first", messages[0].ID)
-		var errs []error
-		for _, m := range messages {
-			if round.Err() != nil {
-				break
+		begun, failing, err := s.each(round, len(messages), func(i int) (bool, error) { return s.deliver(ctx, c, messages[i]) })
+		if failing {
+			s.Log.Warn("a consumer fails; its messages rest", "consumer", c.Name, "for", restFor)
+			for _, m := range messages[begun:] {
+				err = errors.Join(err, s.putOff(ctx, c, m))
 			}
-			errs = append(errs, s.Deliver(ctx, c, m))
 		}
-		return errors.Join(errs...)
+		return err
 	})
+}
+
+// putOff records that a message waits for its first try. Whoever has a record of it by now keeps that.
+func (s *Service) putOff(ctx context.Context, c Consumer, m outbox.Stored) error {
+	next := s.Now().Add(restFor)
+	r := Record{Consumer: c.Name, MsgID: m.ID, Topic: m.Topic, Status: Waiting, key: m.Key, nextTryAt: &next}
+	err := s.DB.InTx(ctx, func(tx *sql.Tx) error {
+		_, err := insert(ctx, tx, r, s.Now())
+		return err
+	})
+	if errors.Is(err, errTaken) {
+		return nil
+	}
+	return err
 }
 
 // claimLooks takes the messages that are due for this instance, by moving their time on.

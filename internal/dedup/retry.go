@@ -3,8 +3,10 @@ package dedup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"example.com/oncepay/internal/mysqldb"
 	"example.com/oncepay/internal/outbox"
 	"example.com/oncepay/internal/web"
 )
@@ -37,34 +39,43 @@ func (s *Service) Retry(ctx context.Context) error {
 		for _, m := range messages {
 			byID[m.ID] = m
 		}
-		var errs []error
-		for _, r := range list {
-			if round.Err() != nil {
-				break
-			}
-			errs = append(errs, s.retry(ctx, c, r, byID))
+		_, failing, err := s.each(round, len(list), func(i int) (bool, error) { return s.retry(ctx, c, list[i], byID) })
+		if failing {
+			s.Log.Warn("a consumer fails; its messages rest", "consumer", c.Name, "for", restFor)
+			err = errors.Join(err, rest(ctx, s.DB, c.Name, s.Now()))
 		}
-		return errors.Join(errs...)
+		return err
 	})
 }
 
-func (s *Service) retry(ctx context.Context, c Consumer, was Record, messages map[string]outbox.Stored) error {
+// rest puts the next try of a consumer's due messages off.
+func rest(ctx context.Context, db *mysqldb.DB, consumer string, now time.Time) error {
+	_, err := db.ExecContext(ctx, `UPDATE t_message_dedup SET next_try_at = ? WHERE next_try_at <= ? AND consumer = ? AND status = ?`,
+		now.Add(restFor), now, consumer, Waiting)
+	if err != nil {
+		return fmt.Errorf("let the messages of %s rest: %w", consumer, err)
+	}
+	return nil
+}
+
+// retry tries a message once more, and reports whether it went through.
+func (s *Service) retry(ctx context.Context, c Consumer, was Record, messages map[string]outbox.Stored) (through bool, err error) {
 	held := s.hold(was)
 	if was.Status == Processing {
 		held.Tries++
 		held.LastError = "the run that had it never came back"
 	}
 	if claimed, err := claim(ctx, s.DB, was, held); err != nil || !claimed {
-		return err
+		return true, err // another run has it
 	}
 	m, ok := messages[was.MsgID]
 	if !ok {
 		held.LastError = "the message is not in the outbox any more"
-		return s.bury(web.WithRequestID(ctx, "", s.Log), held)
+		return true, s.bury(web.WithRequestID(ctx, "", s.Log), held)
 	}
 	ctx = web.WithRequestID(ctx, m.RequestID, s.Log)
 	if held.Tries >= MaxTries {
-		return s.bury(ctx, held)
+		return false, s.bury(ctx, held)
 	}
 	return s.work(ctx, c, m, held)
 }

@@ -219,7 +219,7 @@ func TestAHandlerPresumedDeadHasNoEffect(t *testing.T) {
 	}
 	f.advance(f.Lease)
 	f.retry() // takes over, and succeeds
-	if err := f.work(t.Context(), f.Consumers[0], m, held); err != nil {
+	if _, err := f.work(t.Context(), f.Consumers[0], m, held); err != nil {
 		t.Error(err)
 	}
 	f.wantOnce(m)

@@ -12,6 +12,7 @@ import (
 	"example.com/oncepay/internal/broker"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/mysqldb"
+	"example.com/oncepay/internal/outbox"
 )
 
 const (
@@ -75,11 +76,11 @@ func (s *Service) take(ctx context.Context, c Consumer, w *message.Message) {
 		w.Ack()
 		return
 	}
-	if !slices.Contains(c.Topics, m.Topic) || m.CreatedAt.Before(s.since[subscription{c.Name, m.Topic}]) {
-		w.Ack() // not wanted, or not owed: of the time before the consumer was there
+	if !slices.Contains(c.Topics, m.Topic) {
+		w.Ack()
 		return
 	}
-	err = s.safely(func() error { return s.Deliver(ctx, c, m) })
+	err = s.safely(func() error { return s.deliverOwed(ctx, c, m.ID) })
 	if err != nil {
 		s.Log.Error("a message could not be recorded and must come again", "consumer", c.Name, "msg_id", m.ID, "error", err)
 		pause(ctx, nackPause)
@@ -87,6 +88,25 @@ func (s *Service) take(ctx context.Context, c Consumer, w *message.Message) {
 		return
 	}
 	w.Ack()
+}
+
+// deliverOwed delivers a message as the outbox has it: a broker can be written to by others, and what was never owed, or says something
+// else than what was, must have no effect.
+func (s *Service) deliverOwed(ctx context.Context, c Consumer, id string) error {
+	owed, err := outbox.Load(ctx, s.DB, id)
+	if err != nil {
+		return err
+	}
+	if len(owed) == 0 {
+		s.count(c.Name, metrics.Blocked)
+		s.Log.Error("a message from the broker was never owed", "consumer", c.Name, "msg_id", id)
+		return nil
+	}
+	m := owed[0]
+	if !slices.Contains(c.Topics, m.Topic) || m.CreatedAt.Before(s.since[subscription{c.Name, m.Topic}]) {
+		return nil // of the time before the consumer was there
+	}
+	return s.Deliver(ctx, c, m)
 }
 
 // maxID is the width of the columns that keep a message's id and key.

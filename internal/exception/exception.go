@@ -118,6 +118,16 @@ func (s *Store) Blocks(ctx context.Context, q mysqldb.Querier, orderNo string) (
 	return n > 0, nil
 }
 
+// Known reports whether there is or was trouble of a kind with a subject.
+func (s *Store) Known(ctx context.Context, q mysqldb.Querier, kind Kind, subject string) (bool, error) {
+	var n int
+	err := q.QueryRowContext(ctx, `SELECT COUNT(*) FROM t_exception WHERE kind = ? AND subject = ?`, kind, subject).Scan(&n)
+	if err != nil {
+		return false, fmt.Errorf("look for exception: %w", err)
+	}
+	return n > 0, nil
+}
+
 // Resolved reports whether a person has resolved this trouble.
 func (s *Store) Resolved(ctx context.Context, q mysqldb.Querier, kind Kind, subject string) (bool, error) {
 	var n int

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +21,13 @@ import (
 // DerivedHeader tells a caller without a key which one was made for the request.
 const DerivedHeader = "Idempotency-Key-Derived"
 
+// submitToken is the header of package token, which stands beside this one.
+const submitToken = "X-Submit-Token"
+
 type derivedKey struct{}
 
 // Derive makes keys for old callers that send none (S0 §9.4). A POST without an Idempotency-Key gets one made of method, path, query,
-// caller and canonical body; the same request within window of the first gets the same one, on every instance. The answer names it
+// caller, submit token and canonical body; the same request within window of the first gets the same one, on every instance. The answer names it
 // in Idempotency-Key-Derived, and is kept for the window only. A key that was sent always wins.
 //
 // It is a last resort: two honest equal requests within the window are taken for one, and a retry after it is a new request. So it is
@@ -63,6 +68,10 @@ func peek(r *http.Request) (string, *http.Request, error) {
 		return "", copied, errors.Join(err, errUnread)
 	}
 	print, err := fingerprint(r, body)
+	if token := r.Header.Get(submitToken); token != "" { // another form is another purchase, whatever is written in it
+		sum := sha256.Sum256([]byte(print + "\n" + token))
+		print = "v1t:" + hex.EncodeToString(sum[:])
+	}
 	return print, copied, err
 }
 

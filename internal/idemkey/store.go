@@ -175,8 +175,14 @@ const reapBatch = 500
 // nothing that a retry still needs: a run that is presumed dead and wakes up finds its claim gone and commits nothing.
 func (s *Store) Reap(ctx context.Context) error {
 	now := s.Now()
-	_, dead := s.DB.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE state = ? AND lease_until <= ? LIMIT ?`, stateInProgress, now, reapBatch)
-	_, old := s.DB.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE expires_at <= ? LIMIT ?`, now, reapBatch)
+	reap := func(condition string, args ...any) error {
+		return s.DB.InTx(ctx, func(tx *sql.Tx) error { // run again on a deadlock with a request, which is no fault
+			_, err := tx.ExecContext(ctx, `DELETE FROM t_idempotency_key WHERE `+condition+` LIMIT ?`, append(args, reapBatch)...)
+			return err
+		})
+	}
+	dead := reap(`state = ? AND lease_until <= ?`, stateInProgress, now)
+	old := reap(`expires_at <= ?`, now)
 	if err := errors.Join(dead, old); err != nil {
 		return fmt.Errorf("reap idempotency keys: %w", err)
 	}

@@ -60,10 +60,11 @@ func (d *Desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // routes is every page of the desk on one screen.
 func (d *Desk) routes() http.Handler {
 	r := chi.NewRouter()
-	r.Use(middleware.RequestSize(maxForm))
+	r.Use(middleware.RequestSize(maxForm), middleware.GetHead)
 	// Together with the cookie's SameSite: no other site's page can press a button here.
 	r.Use(http.NewCrossOriginProtection().Handler)
 	r.Get("/ops", web.Handle(d.home))
+	r.Get("/ops/", web.Handle(d.home))
 	r.Get("/ops/style.css", web.Handle(style))
 	r.Post("/ops/login", d.login)
 	r.Post("/ops/logout", d.logout)
@@ -72,9 +73,9 @@ func (d *Desk) routes() http.Handler {
 	r.Get("/ops/reconciliations/{id}", web.Handle(d.reconciliation))
 	r.Post("/ops/reconciliations", web.Handle(d.reconcile))
 	r.Post("/ops/exceptions/{id}/resolve", web.Handle(d.resolve))
-	r.Post("/ops/dead-letters/{id}/replay", web.Handle(d.press("/v1/ops/dead-letters/%s/replay", "The message is handled again.")))
-	r.Post("/ops/dead-letters/{id}/discard", web.Handle(d.press("/v1/ops/dead-letters/%s/discard", "The message is discarded.")))
-	r.Post("/ops/notices/{id}/replay", web.Handle(d.press("/v1/ops/notices/%s/replay", "The notice was applied again.")))
+	r.Post("/ops/dead-letters/{id}/replay", web.Handle(d.press("/v1/ops/dead-letters/%s/replay", "The message")))
+	r.Post("/ops/dead-letters/{id}/discard", web.Handle(d.press("/v1/ops/dead-letters/%s/discard", "The message")))
+	r.Post("/ops/notices/{id}/replay", web.Handle(d.press("/v1/ops/notices/%s/replay", "The notice")))
 	r.NotFound(web.Handle(web.NoRoute))
 	r.MethodNotAllowed(web.Handle(web.NoMethod))
 	return r

@@ -103,10 +103,10 @@ type homeView struct {
 	Guards          []metrics.GuardCount
 }
 
-func (d *Desk) home(r *http.Request) (web.Answer, error) { return d.overview(r, "") }
+func (d *Desk) home(r *http.Request) (web.Answer, error) { return d.overview(r, http.StatusOK, "") }
 
 // overview reads each list's first page. A list that cannot be read is said, not left out.
-func (d *Desk) overview(r *http.Request, banner string) (web.Answer, error) {
+func (d *Desk) overview(r *http.Request, status int, banner string) (web.Answer, error) {
 	v := homeView{Banner: banner, Guards: d.metrics.GuardCounts()}
 	for path, into := range map[string]any{
 		"/v1/ops/exceptions?status=open&limit=50": &v.Exceptions,
@@ -118,7 +118,7 @@ func (d *Desk) overview(r *http.Request, banner string) (web.Answer, error) {
 			return d.stranger(r, err)
 		}
 	}
-	return d.page("home", http.StatusOK, v)
+	return d.page("home", status, v)
 }
 
 func tokenOf(r *http.Request) string {
@@ -182,32 +182,35 @@ func (d *Desk) reconciliation(r *http.Request) (web.Answer, error) {
 	return d.page("reconciliation", http.StatusOK, v)
 }
 
-// do is a button: one request to the API under the form's key, then the overview with what came of it.
-func (d *Desk) do(r *http.Request, path string, body any, done string) (web.Answer, error) {
-	err := d.send(r, tokenOf(r), http.MethodPost, path, r.PostFormValue("key"), body, nil)
+// do is a button: one request to the API under the form's key, then the overview with what the thing is now.
+func (d *Desk) do(r *http.Request, path string, body any, thing string) (web.Answer, error) {
+	var now struct {
+		Status string `json:"status"`
+	}
+	err := d.send(r, tokenOf(r), http.MethodPost, path, r.PostFormValue("key"), body, &now)
 	var e *refused
 	switch {
 	case err == nil:
-		return d.overview(r, done)
+		return d.overview(r, http.StatusOK, thing+" is "+now.Status+" now.")
 	case errors.As(err, &e) && e.Status != http.StatusUnauthorized && e.Status != http.StatusForbidden:
-		return d.overview(r, "Refused: "+said(err))
+		return d.overview(r, e.Status, "Refused: "+said(err))
 	default:
 		return d.stranger(r, err)
 	}
 }
 
-func (d *Desk) press(path, done string) web.Handler {
+func (d *Desk) press(path, thing string) web.Handler {
 	return func(r *http.Request) (web.Answer, error) {
-		return d.do(r, fmt.Sprintf(path, url.PathEscape(chi.URLParam(r, "id"))), nil, done)
+		return d.do(r, fmt.Sprintf(path, url.PathEscape(chi.URLParam(r, "id"))), nil, thing)
 	}
 }
 
 func (d *Desk) resolve(r *http.Request) (web.Answer, error) {
 	body := map[string]any{"resolution": r.PostFormValue("resolution"), "return_money": r.PostFormValue("return_money") == "on"}
-	return d.do(r, "/v1/ops/exceptions/"+url.PathEscape(chi.URLParam(r, "id"))+"/resolve", body, "The exception is resolved.")
+	return d.do(r, "/v1/ops/exceptions/"+url.PathEscape(chi.URLParam(r, "id"))+"/resolve", body, "The exception")
 }
 
 func (d *Desk) reconcile(r *http.Request) (web.Answer, error) {
 	body := map[string]any{"channel": r.PostFormValue("channel"), "date": r.PostFormValue("date")}
-	return d.do(r, "/v1/ops/reconciliations", body, "The day was compared with the channel's bill.")
+	return d.do(r, "/v1/ops/reconciliations", body, "The comparison")
 }

@@ -85,6 +85,7 @@ func grantFaults(one func(query string, of ...order.Status) fault) map[string]fa
 			exec(t, c, "DELETE FROM t_message_dedup WHERE topic = 'order.paid' AND msg_key = ?", o[order.Finished])
 		},
 		"no_message_is_left_half_done":   one("UPDATE t_message_dedup SET status = 2, next_try_at = "+minuteAgo+" WHERE topic = 'order.paid' AND msg_key = ?", order.Finished),
+		"every_refund_owes_one_message":  one("DELETE FROM t_outbox WHERE topic = 'refund.succeeded' AND partition_key = ?", order.Refunded),
 		"a_dead_letter_has_an_exception": one("UPDATE t_message_dedup SET status = 3 WHERE topic = 'order.paid' AND msg_key = ?", order.Finished),
 		"a_coupon_is_granted_once": func(t *testing.T, c *Checker, _ map[order.Status]string) {
 			exec(t, c, "UPDATE t_coupon SET user_id = 1001 WHERE user_id = 1002")
@@ -98,7 +99,7 @@ func grantFaults(one func(query string, of ...order.Status) fault) map[string]fa
 			exec(t, c, "UPDATE t_coupon SET activity_id = '', grant_key = 'x' WHERE user_id = 1002")
 			exec(t, c, "UPDATE t_activity SET coupon_granted = coupon_granted - 1 WHERE activity_id = 'sale'")
 		},
-		"a_consumed_payment_has_its_points": func(t *testing.T, c *Checker, o map[order.Status]string) {
+		"a_consumed_message_has_counted": func(t *testing.T, c *Checker, o map[order.Status]string) {
 			exec(t, c, "DELETE FROM t_order_points WHERE order_no = ?", o[order.Finished])
 			exec(t, c, "UPDATE t_point_account SET balance = balance - 3")
 			exec(t, c, "DELETE FROM t_point_entry WHERE order_no = ?", o[order.Finished])
@@ -126,6 +127,8 @@ func TestFurtherFaultsOfGrantsAreNamed(t *testing.T) {
 		"entries, no account":       {"a_balance_is_the_sum_of_its_entries", "DELETE FROM t_point_account WHERE ? <> ''", order.Paid},
 		"points of no order":        {"points_follow_the_money", "UPDATE t_order_points SET order_no = 'nowhere' WHERE order_no = ?", order.Paid},
 		"points of another's":       {"points_follow_the_money", "UPDATE t_order_points SET user_id = 9 WHERE order_no = ?", order.Paid},
+		"a claw-back was lost":      {"a_consumed_message_has_counted", "UPDATE t_order_points SET refund_seq = 0, points = 3 WHERE order_no = ?", order.Refunded},
+		"a refund told twice":       {"every_refund_owes_one_message", "INSERT INTO t_outbox (msg_id, topic, partition_key, version, payload, create_time) VALUES ('planted', 'refund.succeeded', ?, 1, '{}', NOW())", order.Refunded},
 		"a claim nobody takes over": {"no_message_is_left_half_done", "UPDATE t_message_dedup SET status = 0, next_try_at = NULL WHERE msg_key = ?", order.Paid},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,10 @@
 package recon
 
-import "time"
+import (
+	"time"
+
+	"example.com/oncepay/internal/outbox"
+)
 
 // consumedWithin is how old a message may be before each of its consumers has recorded it (contract section 6, number 9).
 const consumedWithin = time.Minute
@@ -9,7 +13,7 @@ const consumedWithin = time.Minute
 // processing, 1 done, 2 waiting for its next try, 3 dead, 4 discarded. What is being tried again is in work, as long as somebody
 // does: its next try is not a minute overdue.
 func messageInvariants(now time.Time) []invariant {
-	late := now.Add(-consumedWithin)
+	late, kept := now.Add(-consumedWithin), now.Add(-outbox.Retention)
 	return []invariant{
 		{"every_message_reaches_its_consumers", `
 			SELECT x.msg_id, CONCAT(s.consumer, ' has not recorded it')
@@ -19,6 +23,13 @@ func messageInvariants(now time.Time) []invariant {
 		{"no_message_is_left_half_done", `
 			SELECT msg_id, CONCAT(consumer, ' should have tried it again at ', COALESCE(next_try_at, 'no time'))
 			FROM t_message_dedup WHERE status IN (0, 2) AND (next_try_at IS NULL OR next_try_at < ?)`, []any{late}},
+		{"every_refund_owes_one_message", `
+			SELECT order_no, CONCAT('refunds booked less messages of ', topic, ' are ', SUM(n)) FROM (
+				SELECT order_no, CASE kind WHEN 'refund' THEN 'refund.succeeded' ELSE 'refund.undone' END AS topic, COUNT(DISTINCT cause) AS n
+				FROM t_ledger_entry WHERE kind IN ('refund', 'refund_undo') AND create_time > ? GROUP BY order_no, kind
+				UNION ALL SELECT partition_key, topic, -COUNT(*) FROM t_outbox
+				WHERE topic IN ('refund.succeeded', 'refund.undone') AND create_time > ? GROUP BY partition_key, topic) m
+			GROUP BY order_no, topic HAVING SUM(n) <> 0`, []any{kept, kept}},
 		{"a_dead_letter_has_an_exception", `
 			SELECT d.msg_id, CONCAT('dead for ', d.consumer, ', no exception') FROM t_message_dedup d
 			LEFT JOIN t_exception e ON e.kind = 'dead_letter' AND e.subject = CONCAT(d.consumer, ':', d.msg_id)
@@ -57,9 +68,11 @@ func grantInvariants() []invariant {
 			SELECT user_id, CONCAT('redemptions less coupons bought are ', SUM(n)) FROM (
 				SELECT user_id, 1 AS n FROM t_point_entry WHERE kind = 'redeem' UNION ALL SELECT user_id, -1 FROM t_coupon WHERE activity_id = '') r
 			GROUP BY user_id HAVING SUM(n) <> 0`, nil},
-		{"a_consumed_payment_has_its_points", `
-			SELECT d.msg_key, 'no points were counted' FROM t_message_dedup d LEFT JOIN t_order_points p ON p.order_no = d.msg_key
-			WHERE d.consumer = 'points' AND d.topic = 'order.paid' AND d.status = 1 AND p.order_no IS NULL`, nil},
+		{"a_consumed_message_has_counted", `
+			SELECT d.msg_key, CONCAT(d.topic, ' is consumed, and the points are of change ', COALESCE(p.refund_seq, 'none'))
+			FROM t_message_dedup d JOIN t_outbox x ON x.msg_id = d.msg_id LEFT JOIN t_order_points p ON p.order_no = d.msg_key
+			WHERE d.consumer = 'points' AND d.status = 1
+				AND ((d.topic = 'order.paid' AND p.order_no IS NULL) OR (d.topic <> 'order.paid' AND x.version > COALESCE(p.refund_seq, -1)))`, nil},
 		{"points_follow_the_money", `
 			SELECT p.order_no, CONCAT('has ', p.points, ' points at change ', p.refund_seq, ', its money is ',
 				COALESCE(CONCAT(o.amount, ' less ', o.refunded_amount, ' at change ', o.refund_seq), 'nowhere'))
