@@ -52,7 +52,7 @@ func newReceiver(t *testing.T) *receiver {
 
 // consuming keeps two api processes at work on messages and jobs, and kills one of them again and again until stopped.
 type consuming struct {
-	s     *stack
+	s     *stack // of its own: the clients' must not change under them
 	dsn   string
 	env   []string
 	alive [2]*exec.Cmd
@@ -82,7 +82,7 @@ func TestManyPaidOrdersEndExact(t *testing.T) {
 	s.sku(1, 12345, int64(3*n))
 	s.must(http.StatusCreated, call{as: operator, method: http.MethodPut, path: "/v1/ops/activities/sale", body: fmt.Sprintf(
 		`{"title":"sale","starts_at":"2000-01-01T00:00:00Z","ends_at":"2999-01-01T00:00:00Z","coupon":{"template":"t","discount":777,"limit":%d}}`, users)})
-	c := &consuming{s: s, dsn: dsn, env: append(env, "MOCKPAY_URL="+s.channel.url)}
+	c := &consuming{s: &stack{t: t, db: s.db, redisURL: s.redisURL, channel: s.channel}, dsn: dsn, env: append(env, "MOCKPAY_URL="+s.channel.url)}
 	c.start(0)
 	c.start(1)
 
@@ -120,7 +120,7 @@ func TestManyPaidOrdersEndExact(t *testing.T) {
 	s.wantExact(endpoint)
 	s.wantSound()
 	t.Logf("%d orders, %d messages, %d of them told to the endpoint in %d calls, %d processes killed", s.count("SELECT COUNT(*) FROM t_order"),
-		s.count("SELECT COUNT(*) FROM t_outbox"), len(endpoint.effects), endpoint.calls(), len(s.instances)-4)
+		s.count("SELECT COUNT(*) FROM t_outbox"), len(endpoint.effects), endpoint.calls(), len(c.s.instances)-len(c.alive))
 }
 
 // purchase is one person's way: every fifth buyer claims the coupon and uses it, every fourth order is refunded in part, every tenth in

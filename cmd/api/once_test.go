@@ -88,7 +88,8 @@ func TestRedisDyingInBetweenDoublesNothing(t *testing.T) {
 		})
 	}
 	first := send()
-	if got := tally(first); got["201 "]+got["409 lock_busy"]+got["409 idempotency_in_progress"]+got["409 token_in_use"] != 200 {
+	// On a slow machine some wait for the held COMMIT's rows longer than InnoDB lets them, and are told to ask again.
+	if got := tally(first); got["201 "]+got["409 lock_busy"]+got["409 idempotency_in_progress"]+got["409 token_in_use"]+got["503 unavailable"] != 200 {
 		t.Errorf("answers while Redis died: %v", got)
 	}
 	if r := s.do(call{as: buyer(1001), path: "/v1/tokens", body: `{"scene":"order.create"}`}); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {

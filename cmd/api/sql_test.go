@@ -44,8 +44,15 @@ func TestNoStatementHidesErrors(t *testing.T) {
 }
 
 // B49, B102: an update that can miss says so by its count of rows. Each UPDATE goes through mysqldb.ExpectOne or Matched, or its
-// function reads RowsAffected.
+// function reads RowsAffected; or it is one whose count means nothing, and says why.
 func TestEveryUpdateReadsItsAffectedRows(t *testing.T) {
+	countless := map[string]string{
+		"ResolveSubject": "there may be no trouble to resolve, or a person was faster: both are right",
+		"release":        "a lease that has gone to another relay is not this one's to end",
+		"mark":           "sent is sent, whoever marked it first",
+		"settle":         "the same of messages that nobody is owed any more",
+		"rest":           "it is for those that are due, be they none",
+	}
 	updates := 0
 	for _, file := range productionFiles(t) {
 		for _, decl := range parse(t, file).Decls {
@@ -55,10 +62,17 @@ func TestEveryUpdateReadsItsAffectedRows(t *testing.T) {
 			}
 			found, read := updatesOf(fn)
 			updates += found
+			if _, ok := countless[fn.Name.Name]; ok && found == 1 && read == 0 {
+				delete(countless, fn.Name.Name)
+				continue
+			}
 			if found > read {
 				t.Errorf("%s: %s has %d UPDATEs and looks at the affected rows %d times", file, fn.Name.Name, found, read)
 			}
 		}
+	}
+	for name := range countless {
+		t.Errorf("%s is no function with one UPDATE that does not look; take it off the list", name)
 	}
 	if updates < 4 {
 		t.Errorf("only %d UPDATEs found; the search is broken", updates)

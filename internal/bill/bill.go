@@ -34,7 +34,7 @@ type Reconciliation struct {
 	Complete    bool         `json:"complete"` // done with a bill that was final; otherwise it will be run again
 	Runs        int          `json:"runs"`
 	BillLines   int          `json:"bill_lines"`
-	Matched     int          `json:"matched"` // of those lines
+	Matched     int          `json:"matched"` // of those lines, when the last run began
 	BillSHA256  string       `json:"bill_sha256"`
 	LastError   string       `json:"last_error"` // why the last run did not finish
 	CreatedAt   time.Time    `json:"created_at"`

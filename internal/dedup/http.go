@@ -1,9 +1,7 @@
 package dedup
 
 import (
-	"bytes"
 	"database/sql"
-	"io"
 	"net/http"
 	"unicode/utf8"
 
@@ -56,15 +54,9 @@ func (h *HTTP) Discard(r *http.Request) (web.Answer, error) {
 	var req struct {
 		Reason string `json:"reason"`
 	}
-	body, err := web.ReadBody(r)
+	body, err := web.DecodeOptional(r, &req)
 	if err != nil {
 		return web.Answer{}, err
-	}
-	if len(bytes.TrimSpace(body)) > 0 {
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		if body, err = web.DecodeJSON(r, &req); err != nil {
-			return web.Answer{}, err
-		}
 	}
 	if utf8.RuneCountInString(req.Reason) > maxReason {
 		return web.Answer{}, apperr.New(apperr.Invalid, "field_invalid", "reason has at most %d characters.", maxReason)

@@ -83,9 +83,9 @@ func (s *Store) Open(ctx context.Context, tx *sql.Tx, e Exception) error {
 	case errors.Is(err, sql.ErrNoRows):
 		err = s.insert(ctx, tx, e)
 	case err == nil && e.Again && status == statusResolved:
-		_, err = tx.ExecContext(ctx, `
+		err = mysqldb.ExpectOne(tx.ExecContext(ctx, `
 			UPDATE t_exception SET status = ?, detail = ?, resolution = '', resolved_by = 0, resolve_time = NULL WHERE kind = ? AND subject = ?`,
-			statusOpen, mysqldb.Cut(e.Detail), e.Kind, e.Subject)
+			statusOpen, mysqldb.Cut(e.Detail), e.Kind, e.Subject))
 	case err == nil:
 		return nil
 	}

@@ -38,7 +38,7 @@ func (h *HTTP) List(r *http.Request) (web.Answer, error) {
 
 const maxResolution = 1024 // characters; the column's width
 
-// Resolve answers POST /v1/ops/exceptions/{id}/resolve: a person says what was done. With return_money the money that the exception
+// Resolve answers POST /v1/ops/exceptions/{id}/resolve: a person says what was done, in a body that may be missing. With return_money the money that the exception
 // is about goes back to where it came from, in the same transaction.
 func (h *HTTP) Resolve(r *http.Request) (web.Answer, error) {
 	id, err := web.PathID(r)
@@ -49,12 +49,12 @@ func (h *HTTP) Resolve(r *http.Request) (web.Answer, error) {
 		Resolution  string `json:"resolution"`
 		ReturnMoney bool   `json:"return_money"`
 	}
-	body, err := web.DecodeJSON(r, &req)
+	body, err := web.DecodeOptional(r, &req)
 	if err != nil {
 		return web.Answer{}, err
 	}
-	if req.Resolution == "" || utf8.RuneCountInString(req.Resolution) > maxResolution {
-		return web.Answer{}, apperr.New(apperr.Invalid, "field_invalid", "resolution says what was done, in 1 to %d characters.", maxResolution)
+	if utf8.RuneCountInString(req.Resolution) > maxResolution {
+		return web.Answer{}, apperr.New(apperr.Invalid, "field_invalid", "resolution says what was done, in at most %d characters.", maxResolution)
 	}
 	key, err := idemkey.Optional(r, "exception.resolve", body)
 	if err != nil {

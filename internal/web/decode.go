@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -63,10 +64,26 @@ func DecodeJSON(r *http.Request, v any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := UnmarshalStrict(body, v); err != nil {
-		return nil, apperr.New(apperr.Invalid, "body_invalid", "%s", explain(err)).Wrap(err)
+	return body, decode(body, v)
+}
+
+// DecodeOptional is DecodeJSON for an action that can do without a body: an empty one leaves v as it is.
+func DecodeOptional(r *http.Request, v any) ([]byte, error) {
+	body, err := ReadBody(r)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return nil, err
 	}
-	return body, nil
+	if err := wantJSON(r); err != nil {
+		return nil, err
+	}
+	return body, decode(body, v)
+}
+
+func decode(body []byte, v any) error {
+	if err := UnmarshalStrict(body, v); err != nil {
+		return apperr.New(apperr.Invalid, "body_invalid", "%s", explain(err)).Wrap(err)
+	}
+	return nil
 }
 
 // NoBody refuses a request whose action takes no body but which has one, and returns the (empty) bytes.

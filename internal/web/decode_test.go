@@ -213,6 +213,25 @@ func TestAnActionWithoutBodyTakesNoneOrAnEmptyObject(t *testing.T) {
 	}
 }
 
+func TestABodyThatMayBeMissingIsStrictWhenItIsThere(t *testing.T) {
+	for body, want := range map[string]string{"": "before", " \n": "before", "{}": "before", `{"reason":"x"}`: "x"} {
+		got := struct {
+			Reason string `json:"reason"`
+		}{"before"}
+		if _, err := DecodeOptional(post(body, ""), &got); err != nil || got.Reason != want {
+			t.Errorf("%q: %+v, %v; want %q", body, got, err, want)
+		}
+		for _, faulty := range []string{`{"reason":"a","reason":"b"}`, `{"Reason":"a"}`, `{"other":1}`, "null", "{}{}"} {
+			if _, err := DecodeOptional(post(faulty, ""), &got); !apperr.Is(err, "body_invalid") {
+				t.Errorf("%q: %v", faulty, err)
+			}
+		}
+	}
+	if _, err := DecodeOptional(post("{}", "text/plain"), &struct{}{}); !apperr.Is(err, "unsupported_media_type") {
+		t.Errorf("text/plain: %v", err)
+	}
+}
+
 type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
