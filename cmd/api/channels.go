@@ -23,7 +23,7 @@ const (
 // channel itself and calls it over HTTP like any other. Production has no fake channel.
 func (s *service) channels(self string) (payment.Channels, error) {
 	base := s.cfg.MockpayURL
-	secrets := map[string][]string{mockpayMerchant: config.Secrets(s.cfg.MockpaySecret), mockpay2Merchant: config.Secrets(s.cfg.Mockpay2Secret)}
+	secrets := map[string][]string{mockpayMerchant: config.List(s.cfg.MockpaySecret), mockpay2Merchant: config.List(s.cfg.Mockpay2Secret)}
 	if base == "" {
 		if s.cfg.Production() {
 			return payment.Channels{}, nil

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"strings"
 	"time"
 
 	"example.com/oncepay/internal/broker"
@@ -34,8 +33,8 @@ const bloomSize = 500_000
 
 // openMessages connects the outbox with its consumers: relay, broker, dedup table.
 func (s *service) openMessages() (err error) {
-	if s.cfg.KafkaBrokers != "" {
-		s.broker, err = broker.Kafka(strings.Split(s.cfg.KafkaBrokers, ","), s.log)
+	if len(s.cfg.KafkaBrokers) > 0 {
+		s.broker, err = broker.Kafka(s.cfg.KafkaBrokers, s.log)
 	} else {
 		s.broker = broker.Redis(s.stores.streams, s.log)
 	}

@@ -41,8 +41,8 @@ func run(ctx context.Context, getenv func(string) string, stdout, stderr io.Writ
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	channel, err := mockpay.New(mockpay.Config{
 		Merchants: map[string][]string{
-			"m-mockpay":  config.Secrets(cmp.Or(getenv("MOCKPAY_SECRET"), config.DevMockpaySecret)),
-			"m-mockpay2": config.Secrets(cmp.Or(getenv("MOCKPAY2_SECRET"), config.DevMockpay2Secret)),
+			"m-mockpay":  config.List(cmp.Or(getenv("MOCKPAY_SECRET"), config.DevMockpaySecret)),
+			"m-mockpay2": config.List(cmp.Or(getenv("MOCKPAY2_SECRET"), config.DevMockpay2Secret)),
 		},
 		Log: log,
 	})

@@ -226,11 +226,9 @@ func (s *Service) failed(ctx context.Context, rec Reconciliation, d day, cause e
 		if err := putOff(ctx, tx, rec.ID, status, cause.Error(), next, now); err != nil {
 			return err
 		}
-		if rec.wasComplete && !apperr.Is(cause, codeChecksum) && !apperr.Is(cause, codeUnreadable) {
-			return nil // the channel is down; nothing is lost by it
-		}
-		if next != nil && !apperr.Is(cause, codeChecksum) && !apperr.Is(cause, codeUnreadable) {
-			return nil
+		refused := apperr.Is(cause, codeChecksum) || apperr.Is(cause, codeUnreadable)
+		if !refused && (rec.wasComplete || next != nil) {
+			return nil // nothing is lost, or the next try makes it good
 		}
 		return s.Exceptions.Open(ctx, tx, exception.Exception{
 			Kind: exception.BillRejected, Subject: rec.Channel + ":" + rec.Date, Channel: rec.Channel, Again: true,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"example.com/oncepay/internal/mysqldb"
@@ -217,7 +216,7 @@ const lookUpAtOnce = 500
 func lookUp(ctx context.Context, q mysqldb.Querier, channel string, lines []payment.BillLine) (map[entry]booked, error) {
 	found := make(map[entry]booked, len(lines))
 	for some := range slices.Chunk(lines, lookUpAtOnce) {
-		trades, refunds := []any{channel}, []any{}
+		var trades, refunds []string
 		for _, l := range some {
 			if l.Kind == payment.BillPayment {
 				trades = append(trades, l.TradeNo)
@@ -226,17 +225,19 @@ func lookUp(ctx context.Context, q mysqldb.Querier, channel string, lines []paym
 			}
 		}
 		var rows []booked
-		if n := len(trades) - 1; n > 0 {
+		if len(trades) > 0 {
+			marks, args := mysqldb.In(trades, channel)
 			list, err := mysqldb.Collect(scanBooked(payment.BillPayment))(q.QueryContext(ctx,
-				`SELECT `+tradeColumns+` FROM t_trade WHERE channel = ? AND trade_no IN (?`+strings.Repeat(", ?", n-1)+`)`, trades...))
+				`SELECT `+tradeColumns+` FROM t_trade WHERE channel = ? AND trade_no IN (`+marks+`)`, args...))
 			if err != nil {
 				return nil, fmt.Errorf("look trades up: %w", err)
 			}
 			rows = list
 		}
-		if n := len(refunds); n > 0 {
+		if len(refunds) > 0 {
+			marks, args := mysqldb.In(refunds)
 			list, err := mysqldb.Collect(scanBooked(payment.BillRefund))(q.QueryContext(ctx,
-				`SELECT `+refundColumns+` FROM t_refund WHERE refund_no IN (?`+strings.Repeat(", ?", n-1)+`)`, refunds...))
+				`SELECT `+refundColumns+` FROM t_refund WHERE refund_no IN (`+marks+`)`, args...))
 			if err != nil {
 				return nil, fmt.Errorf("look refunds up: %w", err)
 			}

@@ -69,8 +69,8 @@ type Config struct {
 	Mockpay2Secret     string
 	SignatureTolerance time.Duration
 
-	KafkaBrokers  string // empty: Redis Streams carry the messages
-	NotifyURL     string // empty: nobody is notified
+	KafkaBrokers  []string // none: Redis Streams carry the messages
+	NotifyURL     string   // empty: nobody is notified
 	NotifySecret  string
 	DedupBloom    bool
 	DeriveKeysFor time.Duration // 0: a POST without a key is refused where it needs one
@@ -150,7 +150,7 @@ func Variables() []Variable {
 			return duration(func(c *Config) *time.Duration { return &c.DeriveKeysFor })(c, s)
 		}},
 		{"KAFKA_BROKERS", "", "comma list of `host:port`: messages go through Kafka. Empty: through Redis Streams", func(c *Config, s string) error {
-			c.KafkaBrokers = s
+			c.KafkaBrokers = List(s)
 			return hostPorts(s)
 		}},
 		{"NOTIFY_URL", "", "an endpoint that is told of each paid order, once. Empty: nobody is", func(c *Config, s string) error {
@@ -277,20 +277,20 @@ func positive(s string) (int, error) {
 	return n, err
 }
 
-// Secrets splits a comma list of secrets, newest first: while a secret rotates there are two. Empty items are left out.
-func Secrets(list string) []string {
-	var secrets []string
+// List splits a comma list, of servers or, newest first, of the two secrets that there are while one rotates. Empty items are left out.
+func List(list string) []string {
+	var items []string
 	for item := range strings.SplitSeq(list, ",") {
 		if item = strings.TrimSpace(item); item != "" {
-			secrets = append(secrets, item)
+			items = append(items, item)
 		}
 	}
-	return secrets
+	return items
 }
 
 // secretList refuses a comma list with an empty item.
 func secretList(s string) error {
-	if len(Secrets(s)) != strings.Count(s, ",")+1 {
+	if len(List(s)) != strings.Count(s, ",")+1 {
 		return errors.New("is a comma list without empty items")
 	}
 	return nil

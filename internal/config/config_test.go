@@ -40,7 +40,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"DISABLE_GUARDS": "token, lock,idempotency_key", "REQUEST_TIMEOUT": "1s", "ORDER_PAY_TIMEOUT": "2s", "TOKEN_TTL": "3s",
 		"LOCK_TTL": "4s", "LOCK_WAIT": "500ms", "IDEMPOTENCY_LEASE": "6s", "IDEMPOTENCY_RETENTION": "7s",
 		"MOCKPAY_URL": "http://127.0.0.1:9090/", "MOCKPAY_SECRET": "new,old", "MOCKPAY2_SECRET": "two", "SIGNATURE_TOLERANCE": "8s",
-		"DERIVE_IDEMPOTENCY_KEYS": "10s", "KAFKA_BROKERS": "k1:9092,k2:9092", "NOTIFY_URL": "https://shop.example.com/hook",
+		"DERIVE_IDEMPOTENCY_KEYS": "10s", "KAFKA_BROKERS": "k1:9092, k2:9092", "NOTIFY_URL": "https://shop.example.com/hook",
 		"NOTIFY_SECRET": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "DEDUP_BLOOM": "true",
 	}
 	for _, v := range Variables() {
@@ -62,7 +62,7 @@ func TestEveryVariableIsRead(t *testing.T) {
 		RequestTimeout: time.Second, OrderPayTimeout: 2 * time.Second, TokenTTL: 3 * time.Second, LockTTL: 4 * time.Second,
 		LockWait: 500 * time.Millisecond, KeyLease: 6 * time.Second, KeyRetention: 7 * time.Second,
 		MockpayURL: "http://127.0.0.1:9090", MockpaySecret: "new,old", Mockpay2Secret: "two", SignatureTolerance: 8 * time.Second,
-		DeriveKeysFor: 10 * time.Second, KafkaBrokers: "k1:9092,k2:9092", NotifyURL: "https://shop.example.com/hook",
+		DeriveKeysFor: 10 * time.Second, KafkaBrokers: []string{"k1:9092", "k2:9092"}, NotifyURL: "https://shop.example.com/hook",
 		NotifySecret: "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", DedupBloom: true,
 	}
 	type plain Config // shows the secrets, which must arrive too

@@ -128,7 +128,7 @@ func (s *Service) cleanSome(ctx context.Context, status Status, after int64) (la
 		}
 	}
 	if len(ids) > 0 {
-		marks, args := in(ids)
+		marks, args := mysqldb.In(ids)
 		_, err = s.DB.ExecContext(ctx, `DELETE FROM t_message_dedup WHERE id IN (`+marks+`)`, args...)
 	}
 	end := list[len(list)-1]

@@ -143,9 +143,9 @@ func claimLooks(ctx context.Context, db *mysqldb.DB, now time.Time) (ids []int64
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		marks, args := in(ids)
+		marks, args := mysqldb.In(ids, now.Add(lookAgain))
 		res, err := tx.ExecContext(ctx, `UPDATE t_outbox SET next_look_at = ? WHERE id IN (`+marks+`) AND next_look_at <= ?`,
-			append(append([]any{now.Add(lookAgain)}, args...), now)...)
+			append(args, now)...)
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ type debt struct {
 
 // owedTo returns who is owed which of the messages, and what they have made of it.
 func owedTo(ctx context.Context, q mysqldb.Querier, ids []int64) ([]debt, error) {
-	marks, args := in(ids)
+	marks, args := mysqldb.In(ids)
 	list, err := mysqldb.Collect(func(row mysqldb.Scanner) (d debt, err error) {
 		var status sql.Null[Status]
 		err = row.Scan(&d.id, &d.msgID, &d.consumer, &status)
@@ -205,7 +205,7 @@ func settle(ctx context.Context, db *mysqldb.DB, ids []int64, owed []debt) error
 	if len(finished) == 0 {
 		return nil
 	}
-	marks, args := in(finished)
+	marks, args := mysqldb.In(finished)
 	err := db.InTx(ctx, func(tx *sql.Tx) error { // run again on a deadlock with the relay, which updates the same rows
 		_, err := tx.ExecContext(ctx, `UPDATE t_outbox SET next_look_at = NULL WHERE id IN (`+marks+`)`, args...)
 		return err

@@ -172,11 +172,3 @@ func claim(ctx context.Context, db *mysqldb.DB, was, held Record) (bool, error) 
 	}
 	return claimed, nil
 }
-
-// in returns "?, ?, ..." for a list of values, and the values as arguments.
-func in[T any](values []T) (marks string, args []any) {
-	for _, v := range values {
-		args = append(args, v)
-	}
-	return strings.TrimSuffix(strings.Repeat("?, ", len(values)), ", "), args
-}

@@ -78,16 +78,9 @@ type couponView struct {
 
 func (c Coupon) view() couponView {
 	return couponView{
-		CouponNo: c.CouponNo, ActivityID: orNull(c.ActivityID), Template: c.Template, Discount: c.Discount,
-		Status: c.Status.String(), OrderNo: orNull(c.OrderNo), CreatedAt: c.CreatedAt,
+		CouponNo: c.CouponNo, ActivityID: web.OrNull(c.ActivityID), Template: c.Template, Discount: c.Discount,
+		Status: c.Status.String(), OrderNo: web.OrNull(c.OrderNo), CreatedAt: c.CreatedAt,
 	}
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }
 
 // couponsPath is where a new coupon can be seen.

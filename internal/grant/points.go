@@ -55,7 +55,7 @@ type entryView struct {
 }
 
 func (e Entry) view() entryView {
-	return entryView{ID: e.ID, Delta: e.Delta, Kind: e.Kind, Cause: e.Cause, OrderNo: orNull(e.OrderNo), CreatedAt: e.CreatedAt}
+	return entryView{ID: e.ID, Delta: e.Delta, Kind: e.Kind, Cause: e.Cause, OrderNo: web.OrNull(e.OrderNo), CreatedAt: e.CreatedAt}
 }
 
 // Points is the consumer of order.paid, refund.succeeded and refund.undone.

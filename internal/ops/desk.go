@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/google/uuid"
 
-	"example.com/oncepay/internal/apperr"
 	"example.com/oncepay/internal/metrics"
 	"example.com/oncepay/internal/money"
 	"example.com/oncepay/internal/web"
@@ -156,13 +154,9 @@ func (d *Desk) send(r *http.Request, token, method, path, key string, body, v an
 			return fmt.Errorf("ops: encode: %w", err)
 		}
 	}
-	target, err := url.Parse(path)
-	if err != nil {
-		return apperr.New(apperr.Invalid, "id_invalid", "An id is a positive whole number.")
-	}
 	// chi keeps its route in the context: the API's router must not go on with the page's.
 	ctx := r.Context()
-	req, err := http.NewRequestWithContext(withoutRoute{ctx}, method, target.String(), bytes.NewReader(payload))
+	req, err := http.NewRequestWithContext(withoutRoute{ctx}, method, path, bytes.NewReader(payload))
 	if err != nil {
 		return fmt.Errorf("ops: %w", err)
 	}

@@ -122,7 +122,7 @@ func (s *Service) owe(ctx context.Context, tx *sql.Tx, o Order, from *Status, ca
 		}
 	}
 	return outbox.Add(ctx, tx, outbox.Message{
-		ID: messageID(o.OrderNo, o.Version), Topic: topic(from, o.Status), Key: o.OrderNo, Version: o.Version, Payload: o.message(),
+		ID: messageID(o.OrderNo, o.Version), Topic: topic(from, o.Status), Key: o.OrderNo, Version: o.Version, Payload: message{o.view(), o.Money()},
 	}, now)
 }
 

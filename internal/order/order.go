@@ -54,7 +54,7 @@ type view struct {
 func (o Order) view() view {
 	return view{
 		OrderNo: o.OrderNo, UserID: o.UserID, SKUID: o.SKUID, Quantity: o.Quantity,
-		ActivityID: orNull(o.ActivityID), CouponNo: orNull(o.CouponNo),
+		ActivityID: web.OrNull(o.ActivityID), CouponNo: web.OrNull(o.CouponNo),
 		Amount: o.Amount, Discount: o.Discount, Currency: o.Currency, Status: o.Status, Version: o.Version,
 		ExpiresAt: o.ExpiresAt, CreatedAt: o.CreatedAt, PaidAt: o.PaidAt, RefundedAmount: o.RefundedAmount,
 	}
@@ -63,7 +63,6 @@ func (o Order) view() view {
 // Money says how an order's money stands, for messages. Of two that speak of one order, the one with the greater RefundSeq is
 // newer, whichever comes first.
 type Money struct {
-	UserID    int64        `json:"user_id"`
 	Paid      money.Amount `json:"paid"`       // minor units that paid the order; 0 before
 	Refunded  money.Amount `json:"refunded"`   // what of it has gone back so far
 	RefundSeq int          `json:"refund_seq"` // counts the changes of Refunded
@@ -71,7 +70,7 @@ type Money struct {
 
 // Money returns how the order's money stands.
 func (o Order) Money() Money {
-	m := Money{UserID: o.UserID, Refunded: o.RefundedAmount, RefundSeq: o.RefundSeq}
+	m := Money{Refunded: o.RefundedAmount, RefundSeq: o.RefundSeq}
 	if o.PaidAt != nil {
 		m.Paid = o.Amount
 	}
@@ -81,21 +80,7 @@ func (o Order) Money() Money {
 // message is the payload of an order's messages: the order as clients see it, and its money.
 type message struct {
 	view
-	Paid      money.Amount `json:"paid"`
-	Refunded  money.Amount `json:"refunded"`
-	RefundSeq int          `json:"refund_seq"`
-}
-
-func (o Order) message() message {
-	m := o.Money()
-	return message{o.view(), m.Paid, m.Refunded, m.RefundSeq}
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
+	Money
 }
 
 // answer shows an order; created also says where it is.

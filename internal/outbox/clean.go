@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"example.com/oncepay/internal/mysqldb"
@@ -30,8 +29,8 @@ func (r *Relay) Clean(ctx context.Context) error {
 			return nil
 		}
 		// Asked again: what was settled may have been given back to a consumer since.
-		_, err = r.DB.ExecContext(ctx, `
-			DELETE FROM t_outbox WHERE next_look_at IS NULL AND id IN (?`+strings.Repeat(", ?", len(ids)-1)+`)`, ids...)
+		marks, args := mysqldb.In(ids)
+		_, err = r.DB.ExecContext(ctx, `DELETE FROM t_outbox WHERE next_look_at IS NULL AND id IN (`+marks+`)`, args...)
 		if err != nil {
 			return fmt.Errorf("outbox: remove old messages: %w", err)
 		}
@@ -43,12 +42,8 @@ func (r *Relay) Clean(ctx context.Context) error {
 
 // cleanable looks only at the settled messages that have been there longest (ix_look): the others are younger, and without this
 // bound a round would read a month of messages to find that none is old enough.
-func cleanable(ctx context.Context, q mysqldb.Querier, limit time.Time) ([]any, error) {
-	scan := func(row mysqldb.Scanner) (id any, err error) {
-		var n int64
-		err = row.Scan(&n)
-		return n, err
-	}
+func cleanable(ctx context.Context, q mysqldb.Querier, limit time.Time) ([]int64, error) {
+	scan := func(row mysqldb.Scanner) (id int64, err error) { return id, row.Scan(&id) }
 	ids, err := mysqldb.Collect(scan)(q.QueryContext(ctx, `
 		SELECT id FROM (SELECT id, sent_at, create_time FROM t_outbox WHERE next_look_at IS NULL ORDER BY id LIMIT ?) AS oldest
 		WHERE sent_at IS NOT NULL AND create_time <= ?`, cleanBatch, limit))

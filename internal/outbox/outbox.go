@@ -10,7 +10,6 @@ import (
 	"database/sql"
 	"fmt"
 	"hash/crc32"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -78,12 +77,9 @@ func Load(ctx context.Context, q mysqldb.Querier, ids ...string) ([]Stored, erro
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
+	marks, args := mysqldb.In(ids)
 	list, err := mysqldb.Collect(scan)(q.QueryContext(ctx,
-		`SELECT `+columns+` FROM t_outbox WHERE msg_id IN (?`+strings.Repeat(", ?", len(ids)-1)+`) ORDER BY id`, args...))
+		`SELECT `+columns+` FROM t_outbox WHERE msg_id IN (`+marks+`) ORDER BY id`, args...))
 	if err != nil {
 		return nil, fmt.Errorf("outbox: load messages: %w", err)
 	}

@@ -185,13 +185,10 @@ func unsent(ctx context.Context, q mysqldb.Querier, shard int) (ids []int64, lis
 // It does so at shutdown too, for they have been sent. The transaction is for its retries: a deadlock with the rescue job must
 // not let a hundred messages go twice.
 func mark(ctx context.Context, db *mysqldb.DB, ids []int64, now time.Time) error {
-	args := []any{now}
-	for _, id := range ids {
-		args = append(args, id)
-	}
+	marks, args := mysqldb.In(ids, now)
 	ctx = context.WithoutCancel(ctx)
 	err := db.InTx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE t_outbox SET sent_at = ? WHERE id IN (?`+strings.Repeat(", ?", len(ids)-1)+`)`, args...)
+		_, err := tx.ExecContext(ctx, `UPDATE t_outbox SET sent_at = ? WHERE id IN (`+marks+`)`, args...)
 		return err
 	})
 	if err != nil {

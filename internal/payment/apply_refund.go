@@ -147,6 +147,7 @@ func (s *Service) move(ctx context.Context, tx *sql.Tx, r Refund, from, to Refun
 // refundMessage is the payload of a refund's messages: the refund as clients see it, and how its order's money stands with it.
 type refundMessage struct {
 	refundView
+	UserID int64 `json:"user_id"`
 	order.Money
 }
 
@@ -164,7 +165,7 @@ func (s *Service) bookRefund(ctx context.Context, tx *sql.Tx, r Refund, amount i
 	if err != nil {
 		return err
 	}
-	account, m := ledger.Suspense, order.Money{UserID: r.UserID, RefundSeq: noOrderMoney}
+	account, m := ledger.Suspense, order.Money{RefundSeq: noOrderMoney}
 	if paid {
 		account = ledger.Sales
 		if m, err = s.Orders.CountRefund(ctx, tx, r.OrderNo, amount, refundCause(r.RefundNo)); err != nil {
@@ -183,6 +184,6 @@ func (s *Service) bookRefund(ctx context.Context, tx *sql.Tx, r Refund, amount i
 		return err
 	}
 	return outbox.Add(ctx, tx, outbox.Message{
-		ID: refundMessageID(r.RefundNo, event), Topic: event, Key: r.OrderNo, Version: m.RefundSeq, Payload: refundMessage{r.view(), m},
+		ID: refundMessageID(r.RefundNo, event), Topic: event, Key: r.OrderNo, Version: m.RefundSeq, Payload: refundMessage{r.view(), r.UserID, m},
 	}, now)
 }

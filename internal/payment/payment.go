@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"example.com/oncepay/internal/money"
+	"example.com/oncepay/internal/web"
 )
 
 // Status is where an attempt stands.
@@ -98,14 +99,7 @@ type paymentView struct {
 }
 
 func (p Payment) view() paymentView {
-	return paymentView{p.PayNo, p.OrderNo, p.Channel, p.Amount, p.Currency, p.Status, orNull(p.TradeNo), orNull(p.PayURL), p.RefundedAmount, p.CreatedAt}
-}
-
-func orNull(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
+	return paymentView{p.PayNo, p.OrderNo, p.Channel, p.Amount, p.Currency, p.Status, web.OrNull(p.TradeNo), web.OrNull(p.PayURL), p.RefundedAmount, p.CreatedAt}
 }
 
 // Refund is money on its way back to where it came from.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,12 +113,7 @@ func grantFaults(one func(query string, of ...order.Status) fault) map[string]fa
 
 // More ways to break the same rules.
 func TestFurtherFaultsOfGrantsAreNamed(t *testing.T) {
-	sound := newChecker(t)
-	reached := busy(t, sound)
-	for name, c := range map[string]struct {
-		invariant, query string
-		of               order.Status
-	}{
+	wantNamed(t, map[string]further{
 		"more than the limit":       {"activities_count_their_coupons", "UPDATE t_activity SET coupon_limit = 1 WHERE ? <> '' AND activity_id = 'sale'", order.Paid},
 		"used without an order":     {"a_used_coupon_has_its_order", "UPDATE t_coupon SET status = 1 WHERE ? <> '' AND user_id = 1002", order.Paid},
 		"used by a dead order":      {"a_used_coupon_has_its_order", "UPDATE t_coupon SET status = 1, order_no = (SELECT order_no FROM t_order WHERE ? <> '' AND coupon_no <> '' AND status = 4) WHERE coupon_no LIKE '%2'", order.Paid},
@@ -130,13 +124,5 @@ func TestFurtherFaultsOfGrantsAreNamed(t *testing.T) {
 		"a claw-back was lost":      {"a_consumed_message_has_counted", "UPDATE t_order_points SET refund_seq = 0, points = 3 WHERE order_no = ?", order.Refunded},
 		"a refund told twice":       {"every_refund_owes_one_message", "INSERT INTO t_outbox (msg_id, topic, partition_key, version, payload, create_time) VALUES ('planted', 'refund.succeeded', ?, 1, '{}', NOW())", order.Refunded},
 		"a claim nobody takes over": {"no_message_is_left_half_done", "UPDATE t_message_dedup SET status = 0, next_try_at = NULL WHERE msg_key = ?", order.Paid},
-	} {
-		t.Run(name, func(t *testing.T) {
-			checker := copied(t, sound)
-			exec(t, checker, c.query, reached[c.of])
-			if names, violations := check(t, checker); !slices.Contains(names, c.invariant) {
-				t.Errorf("reported %+v", violations)
-			}
-		})
-	}
+	})
 }

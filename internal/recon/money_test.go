@@ -3,7 +3,6 @@ package recon
 import (
 	"database/sql"
 	"log/slog"
-	"slices"
 	"testing"
 
 	"example.com/oncepay/internal/auth"
@@ -180,12 +179,7 @@ func moneyFaults(one func(query string, of ...order.Status) fault) map[string]fa
 
 // More ways to break the same rules.
 func TestFurtherFaultsOfMoneyAreNamed(t *testing.T) {
-	sound := newChecker(t)
-	reached := busy(t, sound)
-	for name, c := range map[string]struct {
-		invariant, query string
-		of               order.Status
-	}{
+	wantNamed(t, map[string]further{
 		"paid without money":         {"a_paid_order_has_its_money", "DELETE FROM t_trade WHERE disposition = 0 AND order_no = ?", order.Paid},
 		"money and not paid":         {"a_paid_order_has_its_money", "UPDATE t_trade SET disposition = 0 WHERE order_no = ?", order.Init},
 		"late money taken":           {"a_paid_order_has_its_money", "UPDATE t_trade SET disposition = 0 WHERE order_no = ?", order.Cancelled},
@@ -196,14 +190,5 @@ func TestFurtherFaultsOfMoneyAreNamed(t *testing.T) {
 		"a channel without trades":   {"the_account_equals_paid_less_refunded", "UPDATE t_ledger_entry SET account = 'channel:x' WHERE account = 'channel:mockpay2' AND kind = 'pay' AND order_no = ?", order.Shipped},
 		"refunded, and not all":      {"refunded_means_all_of_it", "UPDATE t_order SET refunded_amount = 299 WHERE order_no = ?", order.Refunded},
 		"success of another's money": {"a_success_has_its_trade", "UPDATE t_payment SET trade_no = 'other' WHERE status = 3 AND order_no = ?", order.Finished},
-	} {
-		t.Run(name, func(t *testing.T) {
-			checker := copied(t, sound)
-			exec(t, checker, c.query, reached[c.of])
-			names, violations := check(t, checker)
-			if !slices.Contains(names, c.invariant) {
-				t.Errorf("reported %+v", violations)
-			}
-		})
-	}
+	})
 }

@@ -82,6 +82,14 @@ func JSON(status int, v any) (Answer, error) {
 	return Answer{Status: status, ContentType: "application/json", Body: append(body, '\n')}, nil
 }
 
+// OrNull is the JSON form of a text that may be absent: "" is null.
+func OrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
 // problem is RFC 9457 with our extension members code, layer, retryable and request_id.
 type problem struct {
 	Type      string         `json:"type"`
